@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what tests need, builds, and runs every test that this machine can run.
+#   ./test.sh [ctest arguments]      e.g. ./test.sh -L unit
+set -euo pipefail
+cd "$(dirname "$0")"
+step() { echo "== $*"; }
+
+step "packages"
+packaging/packages.sh test
+step "configure (build/release)"
+mkdir -p build
+cmake --preset release -DTENON_TESTS=ON ${CI:+-DTENON_WERROR=ON} -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+step "build"
+cmake --build --preset release
+step "test"
+ctest --preset release --no-tests=error "$@"
