@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Conversions between the narrow number formats and f32, and the counter noise of sampling: one definition for all.
+// Conversions between the narrow number formats and f32, and the counter noise of sampling: one
+// definition for all.
 #pragma once
 
 #include <bit>
@@ -23,7 +24,9 @@ constexpr uint16_t f32_to_bf16(float value) {
 }
 
 /// The f32 value of the nearest bf16 number.
-constexpr float round_bf16(float value) { return bf16_to_f32(f32_to_bf16(value)); }
+constexpr float round_bf16(float value) {
+    return bf16_to_f32(f32_to_bf16(value));
+}
 
 /// IEEE half bits -> f32, exact.
 constexpr float f16_to_f32(uint16_t bits) {
@@ -75,7 +78,8 @@ constexpr float e4m3_to_f32(uint8_t code) {
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
 }
 
-/// f32 -> E4M3, round to nearest even, saturating at 448 (infinities too); NaN -> NaN. Keeps the sign of zero.
+/// f32 -> E4M3, round to nearest even, saturating at 448 (infinities too); NaN -> NaN. Keeps the
+/// sign of zero.
 constexpr uint8_t f32_to_e4m3(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const auto sign = static_cast<uint8_t>((u >> 24) & 0x80u);
@@ -104,7 +108,8 @@ constexpr float e8m0_to_f32(uint8_t code) {
     return code == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<uint32_t>(code) << 23);
 }
 
-/// The E8M0 code of 2^ceil(log2(value)) for a finite value > 0 (exponent bits, plus one if the mantissa is not zero).
+/// The E8M0 code of 2^ceil(log2(value)) for a finite value > 0 (exponent bits, plus one if the
+/// mantissa is not zero).
 constexpr uint8_t e8m0_ceil(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
     const uint32_t code = (u >> 23) + ((u & 0x7FFFFFu) != 0 ? 1u : 0u);
@@ -118,8 +123,8 @@ constexpr float e2m1_to_f32(uint8_t code) {
     return kValues[code & 15u];
 }
 
-/// f32 -> E2M1 code, nearest, ties to the even code, saturating at 6. A negative that rounds to zero keeps its
-/// sign (code 8). NaN, which the format lacks, gives zero of its sign.
+/// f32 -> E2M1 code, nearest, ties to the even code, saturating at 6. A negative that rounds to
+/// zero keeps its sign (code 8). NaN, which the format lacks, gives zero of its sign.
 constexpr uint8_t f32_to_e2m1(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const auto sign = static_cast<uint8_t>((u >> 28) & 8u);
