@@ -19,8 +19,9 @@ struct RowTableDesc {
     int64_t row_bytes = 0;
     int64_t rows_per_page = 0;
     int64_t page_bytes = 0;
-    int64_t max_batch = 0;    ///< most ids of one fetch
-    int32_t max_tickets = 4;  ///< most fetches open at once
+    int64_t max_batch = 0;    ///< most ids of one fetch, at least 1
+    int32_t max_tickets = 4;  ///< most fetches open at once, at least 1
+    int32_t lane = 0;         ///< read ring to use, 0 … 3 (`engram.lanes`); stores without rings ignore it
 };
 
 struct RowTableInfo {

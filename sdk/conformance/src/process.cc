@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Counts of what a component might leave behind, and the create call with the rules of every kind.
+#include <malloc.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tenon/testing/plugin_fixture.h"
+
+namespace tenon::testing {
+namespace fs = std::filesystem;
+
+Result<Ref<Object>> create_component(const Component& component, Host& host, OptionSet& options) {
+    Object* object = nullptr;
+    const Status status = component.create(host, options.view(), &object);
+    Ref<Object> owner(object);
+    if (!status.ok()) {
+        if (object != nullptr) {
+            return error(Code::internal, "{}: create failed and still returned an object",
+                         component.name);
+        }
+        if (status.message().empty()) {
+            return error(Code::internal, "{}: create failed with {} and no message", component.name,
+                         code_name(status.code()));
+        }
+        return status.copy();
+    }
+    if (object == nullptr) {
+        return error(Code::internal, "{}: create succeeded without an object", component.name);
+    }
+    return Result<Ref<Object>>(std::move(owner));
+}
+
+int64_t thread_count() {
+    int64_t count = 0;
+    for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/task")) {
+        ++count;
+    }
+    return count;
+}
+
+std::vector<std::string> open_descriptors() {
+    std::vector<std::string> out;
+    std::error_code ec;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+        const fs::path target = fs::read_symlink(entry.path(), ec);
+        // The descriptor of this very listing.
+        if (!ec && target.native().find("/proc/") != 0) {
+            out.push_back(entry.path().filename().native() + " -> " + target.native());
+        }
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+int64_t malloc_bytes() {
+    const auto info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
+TempDir::TempDir() {
+    const char* base = getenv("TMPDIR");
+    std::string name = std::string(base == nullptr ? "/tmp" : base) + "/tenon-test-XXXXXX";
+    TENON_CHECK(mkdtemp(name.data()) != nullptr, "cannot make {}", name);
+    path_ = name;
+}
+
+TempDir::~TempDir() {
+    std::error_code ec;
+    fs::remove_all(path_, ec);
+}
+
+}  // namespace tenon::testing
