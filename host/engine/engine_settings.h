@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// What the host tells the engine at construction: limits, defaults and names from the resolved profile.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tenon/model.h"
+
+namespace tenon {
+
+/// Values used where a request is silent ([sampling] of the profile).
+struct SamplingDefaults {
+    float temperature = 1.0f;
+    float top_p = 0.95f;
+    float min_p = 0.0f;
+    int32_t top_k = 0;
+    int64_t max_tokens = 32768;  ///< capped to the room
+    std::string seed_salt;       ///< goes into default seeds
+};
+
+/// Why the engine ended; the process must exit with `exit_code` (engine.md 7).
+struct EngineFailure {
+    Code code = Code::internal;
+    int exit_code = 70;
+    std::string event;    ///< what streams were told: "device", "peer_lost", "stalled", "internal", …
+    std::string message;  ///< cause, for the log
+};
+
+/// Plain values; the host fills it from the profile and from the ModelRequest that it loaded with.
+struct EngineSettings {
+    // Geometry. Must be what the model was loaded with: the model allocated for exactly this.
+    int32_t slots = 4;
+    int64_t context_tokens = 0;  ///< 0 = the model's limit
+    int64_t pool_pages = 0;      ///< tenon::pool_pages(request, info); 0 = that rule for slots * context
+    int32_t step_rows = 16;
+    int32_t window_rows = 16;
+    int32_t chunk_rows = 2048;
+    int32_t world = 1;
+
+    // Scheduling.
+    int32_t draft_depth = 0;     ///< drafts per window; 0 = none; at most the model's
+    int32_t max_queued = 64;     ///< waiting replies; beyond: unavailable "queue full"
+    bool clamp_max_tokens = false;
+    int64_t fairness_us = 60'000'000;
+    int64_t fairness_background_us = 600'000'000;
+    int64_t slow_client_limit_us = 30'000'000;
+
+    SamplingDefaults sampling;
+
+    // Names, for EngineInfo.
+    std::string served_name;
+    std::vector<std::string> aliases;
+    std::string profile_name, profile_digest, version;
+    int64_t created_unix = 0;
+
+    /// Called once, on the engine thread, after every stream got its error event was queued. Must not
+    /// block and must not call the engine; typically it wakes the main thread, which then exits.
+    std::function<void(const EngineFailure&)> on_failure;
+};
+
+/// Host memory that the engine itself takes (tags plan, queues, sinks), for the memory plan.
+/// `tag` and `note` of the entries are string literals.
+std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const ModelInfo& info);
+
+}  // namespace tenon
