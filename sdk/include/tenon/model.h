@@ -75,6 +75,14 @@ struct MemoryPlan {
     int64_t bytes_per_slot = 0;
 };
 
+/// Pages of the pool: how many the model allocates and the planner may hand out, ids 0 … n - 1
+/// (engine.md 1.7). Two pages a slot beyond `pool_tokens` let every live slot go on past a page border.
+inline int64_t pool_pages(const ModelRequest& request, const ModelInfo& info) {
+    const int64_t context = request.context_tokens > 0 ? request.context_tokens : info.context_limit;
+    const int64_t tokens = request.pool_tokens > 0 ? request.pool_tokens : request.slots * context;
+    return (tokens + info.page_tokens - 1) / info.page_tokens + 2 * int64_t{request.slots};
+}
+
 struct CostTable {
     uint32_t struct_size = sizeof(CostTable);
     uint32_t reserved = 0;
