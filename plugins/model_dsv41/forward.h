@@ -50,6 +50,7 @@ struct DraftPass {
     TensorView ids;       ///< i32[S * B], row: RowInfo[S * B], seg: SegInfo[S]
     TensorView row, seg;
     TensorView best;        ///< DraftBest[W, S]
+    TensorView best_own;    ///< DraftBest[S], this rank's
     TensorView tokens;      ///< i32[S, B + 1]: the decided token, then the drafts
     TensorView confidence;  ///< f32[S, B]
 };

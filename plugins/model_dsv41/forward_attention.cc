@@ -12,6 +12,11 @@ namespace {
 /// Score tiles start on multiples of this, so that every view of a tile stays 16-byte aligned.
 constexpr int64_t kTileRows = 16;
 
+/// Rows of scores start on 16 bytes.
+constexpr int64_t score_stride(int64_t width) {
+    return (width + 3) / 4 * 4;
+}
+
 }  // namespace
 
 /// Everything that reads x: queries' latent, window row, and in a kv source the compressor's
@@ -128,7 +133,8 @@ Status Forward::select_tile(const RowGroup& g, const Block& b, int64_t first, in
     const bool restricted = staged && b.layer > c.candidate_source;
     const TensorView cand = staged ? a.cand.rows(first, count) : TensorView();
     const int64_t width = restricted ? candidate_rows : std::max<int64_t>(visible, 1);
-    const TensorView scores = make_view(a.scores.data, DType::f32, {count, width}, a.scores.place);
+    TensorView scores = make_view(a.scores.data, DType::f32, {count, width}, a.scores.place);
+    scores.stride[0] = score_stride(width);
     if (!all_fit) {
         IndexScore s;
         s.iq = a.iq.rows(first, count);
@@ -217,7 +223,8 @@ Status Forward::select(const RowGroup& g, const Block& b) {
         TENON_TRY(call(o.index_select, s));
     } else {
         const int64_t width = std::max<int64_t>(visible, 1);
-        const int64_t fitting = a.scores.bytes() / (4 * width) / kTileRows * kTileRows;
+        const int64_t fitting =
+            a.scores.bytes() / (4 * score_stride(width)) / kTileRows * kTileRows;
         const int64_t tile = std::max(fitting, kTileRows);
         for (int64_t first = 0; first < n; first += tile) {
             TENON_TRY(select_tile(g, b, first, std::min(tile, n - first), visible));

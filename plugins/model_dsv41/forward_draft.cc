@@ -65,6 +65,7 @@ Status Forward::draft(const DraftPass& pass) {
         part.best = make_view(pass.best.data, DType::u8,
                               {p_.ranks.world, n, static_cast<int64_t>(sizeof(DraftBest))},
                               pass.best.place);
+        part.best_own = pass.best_own.rows(0, n);
         part.tokens = pass.tokens.rows(first, n);
         part.confidence = pass.confidence.rows(first, n);
         TENON_TRY_CTX(draft_segments(part), "draft pass");
@@ -156,6 +157,9 @@ Status Forward::markov(const DraftPass& pass, const RowGroup& g, const TensorVie
         v.data = v.as<int32_t>() + i;
         return v;
     };
+    const auto one_rank = [](const TensorView& best) {
+        return make_view(best.data, DType::u8, {1, best.shape[0], best.shape[1]}, best.place);
+    };
     // The first id of each block is the token that the window decided.
     TensorView first = pass.tokens;
     first.shape[1] = 1;
@@ -191,15 +195,13 @@ Status Forward::markov(const DraftPass& pass, const RowGroup& g, const TensorVie
         step.rows = g.rows;
         step.step = static_cast<int32_t>(i);
         step.vocab_at = static_cast<int32_t>(p_.ranks.rank * width);
-        const auto bytes = static_cast<int64_t>(sizeof(DraftBest));
-        // This rank's own part of the gathered table.
-        step.best = make_view(pass.best.as<uint8_t>() + p_.ranks.rank * segments * bytes, DType::u8,
-                              {segments, bytes}, pass.best.place);
+        step.best = pass.best_own;
         TENON_TRY(call(o.draft_step, step));
         if (has_ranks() && !measuring_) {
             TENON_TRY(p_.communicator->all_gather(pass.best, step.best, *p_.stream));
         }
-        TENON_TRY(call(o.draft_pick, DraftPick{pass.best, column(i + 1), {}}));
+        const TensorView candidates = has_ranks() ? pass.best : one_rank(step.best);
+        TENON_TRY(call(o.draft_pick, DraftPick{candidates, column(i + 1), {}}));
     }
     return {};
 }

@@ -27,6 +27,7 @@ class UniqueFile {
             ::close(fd_);
         }
     }
+    static bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
     bool valid() const { return fd_ >= 0; }
     int fd() const { return fd_; }
 
