@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// cache.store: completed groups into their pages.
+#include "tenon/ops/cache.h"
+
+#include "common/check.h"
+#include "common/registry.h"
+#include "common/rows.h"
+#include "kvq/quantise.h"
+
+namespace tenon::cpu {
+
+namespace {
+
+Status store(void* self, const CacheStore& p, Stream&) noexcept {
+    const int64_t T = p.rows.T;
+    const int64_t n = dim(p.x, 1);
+    const RowFormat format = p.pages.format;
+    Check c(CacheStore::kOp.name);
+    c.dense("x", p.x, kBf16, {T, n}).rows(p.rows, T).pages("pages", p.pages, n);
+    c.unsupported(p.quantiser != RowFormat::q4e && p.quantiser != RowFormat::q4u, "quantiser",
+                  "pages hold q4e or q4u values");
+    c.unsupported(format != RowFormat::bf16 && format != p.quantiser, "pages.format",
+                  "neither bf16 nor the quantiser");
+    c.multiple("n", n, 32);
+    if (!c.ok()) {
+        return c.take();
+    }
+    Context& ctx = context(self);
+    share(ctx, T, 8, n * 6, [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t t = begin; t < end; ++t) {
+            const RowInfo& row = row_infos(p.rows)[t];
+            if (row.slot < 0 || (row.pos + 1) % p.pages.ratio != 0) {
+                continue;
+            }
+            const StoredRow dst = page_row(p.pages, row.slot, row.pos / p.pages.ratio);
+            if (dst.codes == nullptr) {
+                ctx.fault();
+                continue;
+            }
+            store_row(format, p.quantiser, p.x.row<uint16_t>(t), n, dst.codes, dst.scales);
+        }
+    });
+    return {};
+}
+
+}  // namespace
+
+void add_cache_store(Registry& r) {
+    r.add<CacheStore>(&store, Exactness::exact);
+}
+
+}  // namespace tenon::cpu

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// What reference and SIMD version of rope.turn share.
+#pragma once
+
+#include "common/check.h"
+#include "tenon/ops/rope.h"
+
+namespace tenon::cpu {
+
+/// The geometry of a call: T rows of n vectors of D channels, the last R turned.
+struct TurnShape {
+    int64_t T, n, D, R;
+};
+Status check_rope_turn(const RopeTurn& p, TurnShape* shape);
+/// Copies the channels that are not turned where `out` is not `x`.
+void copy_unturned(const RopeTurn& p, const TurnShape& s, int64_t t);
+
+/// The SIMD version for this CPU, or null. The same bits as the reference (fixed fma form).
+OpCall<RopeTurn> rope_turn_simd();
+
+}  // namespace tenon::cpu
