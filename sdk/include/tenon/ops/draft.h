@@ -12,14 +12,14 @@ namespace tenon {
 /// or its finish is not none. Class X.
 struct DraftRows {
     static constexpr OpId kOp{"draft.rows", 1};
-    TensorView decision;  ///< VerifyDecision[S]
-    Rows window;          ///< the verify group: segment s made decision[s]
-    TensorView slot;      ///< i32[S], -1 = no drafts for segment s
+    TensorView decision{};  ///< VerifyDecision[S]
+    Rows window{};          ///< the verify group: segment s made decision[s]
+    TensorView slot{};      ///< i32[S], -1 = no drafts for segment s
     int32_t noise_id = 0;
     int32_t B = 5;
-    TensorView ids;  ///< i32[S * B]; dead rows -1
-    TensorView row;  ///< RowInfo[S * B]
-    TensorView seg;  ///< SegInfo[S]; win_lo of the window segment
+    TensorView ids{};  ///< i32[S * B]; dead rows -1
+    TensorView row{};  ///< RowInfo[S * B]
+    TensorView seg{};  ///< SegInfo[S]; win_lo of the window segment
 };
 
 /// Best id and its value of one segment on one rank.
@@ -34,53 +34,53 @@ struct DraftBest {
 /// Dead segments: {-inf, -1}. Class I.
 struct DraftStep {
     static constexpr OpId kOp{"draft.step", 1};
-    TensorView base;       ///< f32[S, V], rows strided: row `step` of each block of [S, B, V]
-    TensorView prev;       ///< i32[S], may be strided
-    TensorView embed;      ///< bf16 or f32 [Vall, r]
-    TensorView head;       ///< bf16 or f32 [V, r], this rank's rows
-    TensorView forbid;     ///< u32[ceil(V / 32)], opt: bit set = never proposed (this rank's ids)
-    TensorView params;     ///< SampleParams[S], opt: temperature and seed are used
-    Rows rows;             ///< the draft group: segment positions and dead segments
+    TensorView base{};     ///< f32[S, V], rows strided: row `step` of each block of [S, B, V]
+    TensorView prev{};     ///< i32[S], may be strided
+    TensorView embed{};    ///< bf16 or f32 [Vall, r]
+    TensorView head{};     ///< bf16 or f32 [V, r], this rank's rows
+    TensorView forbid{};   ///< u32[ceil(V / 32)], opt: bit set = never proposed (this rank's ids)
+    TensorView params{};   ///< SampleParams[S], opt: temperature and seed are used
+    Rows rows{};           ///< the draft group: segment positions and dead segments
     int32_t step = 0;      ///< 0..B-1
     int32_t vocab_at = 0;  ///< first id of this rank
-    TensorView best;       ///< DraftBest[S]
-    TensorView scratch;
+    TensorView best{};     ///< DraftBest[S]
+    TensorView scratch{};
 };
 
 /// token[s] = id of the best (value, lower id) over ranks; -1 if none. Class X.
 struct DraftPick {
     static constexpr OpId kOp{"draft.pick", 1};
-    TensorView best;    ///< DraftBest[W, S] (u8[W, S, 8])
-    TensorView token;   ///< i32[S], may be strided
-    TensorView mirror;  ///< pinned i32[S], opt, may be strided
+    TensorView best{};    ///< DraftBest[W, S] (u8[W, S, 8])
+    TensorView token{};   ///< i32[S], may be strided
+    TensorView mirror{};  ///< pinned i32[S], opt, may be strided
 };
 
 /// out[s][i] = proj . concat(c[s][i], embed[prev[s][i]]), f32. Dead segments and prev < 0: 0. Class
 /// I.
 struct DraftConfidence {
     static constexpr OpId kOp{"draft.confidence", 1};
-    TensorView c;      ///< bf16[S, B, d]
-    TensorView prev;   ///< i32[S, B], rows may be strided
-    TensorView embed;  ///< bf16 or f32 [Vall, r]
-    TensorView proj;   ///< bf16 or f32 [d + r]
-    TensorView out;    ///< f32[S, B]
-    TensorView scratch;
+    TensorView c{};      ///< bf16[S, B, d]
+    TensorView prev{};   ///< i32[S, B], rows may be strided
+    TensorView embed{};  ///< bf16 or f32 [Vall, r]
+    TensorView proj{};   ///< bf16 or f32 [d + r]
+    TensorView out{};    ///< f32[S, B]
+    TensorView scratch{};
 };
 
 /// Optional, one rank. = for step 0..B-1: draft.step, draft.pick; prev of step i + 1 is the token
 /// of step i. Class I.
 struct DraftMarkov {
     static constexpr OpId kOp{"draft.markov", 1};
-    TensorView base;    ///< f32[S, B, V]
-    TensorView first;   ///< i32[S], may be strided: token decided for pos0
-    TensorView embed;   ///< bf16 or f32 [V, r]
-    TensorView head;    ///< bf16 or f32 [V, r]
-    TensorView forbid;  ///< u32[ceil(V / 32)], opt
-    TensorView params;  ///< SampleParams[S], opt
-    Rows rows;          ///< the draft group
-    TensorView token;   ///< i32[S, B], rows may be strided
-    TensorView mirror;  ///< pinned i32[S, B], opt, rows may be strided
-    TensorView scratch;
+    TensorView base{};    ///< f32[S, B, V]
+    TensorView first{};   ///< i32[S], may be strided: token decided for pos0
+    TensorView embed{};   ///< bf16 or f32 [V, r]
+    TensorView head{};    ///< bf16 or f32 [V, r]
+    TensorView forbid{};  ///< u32[ceil(V / 32)], opt
+    TensorView params{};  ///< SampleParams[S], opt
+    Rows rows{};          ///< the draft group
+    TensorView token{};   ///< i32[S, B], rows may be strided
+    TensorView mirror{};  ///< pinned i32[S, B], opt, rows may be strided
+    TensorView scratch{};
 };
 
 }  // namespace tenon

@@ -12,20 +12,20 @@ namespace tenon {
 /// keeps its sign. Class X. In place: values is x.
 struct KvqQuantize {
     static constexpr OpId kOp{"kvq.quantize", 1};
-    TensorView x;  ///< bf16[T, n], n % 32 = 0 (q4e: % 16), rows may be strided
+    TensorView x{};  ///< bf16[T, n], n % 32 = 0 (q4e: % 16), rows may be strided
     RowFormat format = RowFormat::q8;
-    TensorView values;  ///< bf16[T, n], opt
-    TensorView codes;   ///< u8[T, code_bytes(format, n)], opt
-    TensorView scales;  ///< u8[T, scale_bytes(format, n)], opt
+    TensorView values{};  ///< bf16[T, n], opt
+    TensorView codes{};   ///< u8[T, code_bytes(format, n)], opt
+    TensorView scales{};  ///< u8[T, scale_bytes(format, n)], opt
 };
 
 /// The bf16 values of packed rows, exact. Class X.
 struct KvqDequantize {
     static constexpr OpId kOp{"kvq.dequantize", 1};
-    TensorView codes;   ///< u8[T, code_bytes(format, n)]
-    TensorView scales;  ///< u8[T, scale_bytes(format, n)]
+    TensorView codes{};   ///< u8[T, code_bytes(format, n)]
+    TensorView scales{};  ///< u8[T, scale_bytes(format, n)]
     RowFormat format = RowFormat::q8;
-    TensorView out;  ///< bf16[T, n]
+    TensorView out{};  ///< bf16[T, n]
 };
 
 }  // namespace tenon

@@ -10,11 +10,11 @@ namespace tenon {
 /// Tolerance between providers: K 2^-24 times the sum of absolute products, then the rounding of y.
 struct LinearPlain {
     static constexpr OpId kOp{"linear.plain", 1};
-    TensorView x;     ///< [T, K] bf16 or f32, rows may be strided
-    TensorView w;     ///< [N, K] bf16 or f32
-    TensorView bias;  ///< [N] bf16 or f32, opt
-    TensorView y;     ///< [T, N] bf16 or f32, rows may be strided
-    TensorView scratch;
+    TensorView x{};     ///< [T, K] bf16 or f32, rows may be strided
+    TensorView w{};     ///< [N, K] bf16 or f32
+    TensorView bias{};  ///< [N] bf16 or f32, opt
+    TensorView y{};     ///< [T, N] bf16 or f32, rows may be strided
+    TensorView scratch{};
 };
 
 }  // namespace tenon

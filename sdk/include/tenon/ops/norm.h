@@ -11,9 +11,9 @@ namespace tenon {
 /// order, tolerance 1 ulp of out.
 struct NormRms {
     static constexpr OpId kOp{"norm.rms", 1};
-    TensorView x;       ///< [T, n] bf16 or f32, rows may be strided
-    TensorView weight;  ///< [n] bf16 or f32
-    TensorView out;     ///< [T, n] bf16 or f32, rows may be strided
+    TensorView x{};       ///< [T, n] bf16 or f32, rows may be strided
+    TensorView weight{};  ///< [n] bf16 or f32
+    TensorView out{};     ///< [T, n] bf16 or f32, rows may be strided
     float eps = 1e-20f;
 };
 

@@ -11,10 +11,10 @@ namespace tenon {
 /// Dead rows: zeros.
 struct RopeAngles {
     static constexpr OpId kOp{"rope.angles", 1};
-    Rows rows;
-    TensorView freq;   ///< host f32[R/2]
-    int32_t step = 1;  ///< 1, or the compressor's ratio
-    TensorView cs;     ///< f32[T, R]
+    Rows rows{};
+    TensorView freq{};  ///< host f32[R/2]
+    int32_t step = 1;   ///< 1, or the compressor's ratio
+    TensorView cs{};    ///< f32[T, R]
 };
 
 /// Rotates adjacent pairs of the last R channels of every vector: x' = fma(a, c, -(b * s)), y' =
@@ -22,10 +22,10 @@ struct RopeAngles {
 /// Class X given cs. In place allowed.
 struct RopeTurn {
     static constexpr OpId kOp{"rope.turn", 1};
-    TensorView x;   ///< bf16[T, n, D] (or [T, D]: n = 1), rows may be strided
-    TensorView cs;  ///< f32[T, R], R <= D
+    TensorView x{};   ///< bf16[T, n, D] (or [T, D]: n = 1), rows may be strided
+    TensorView cs{};  ///< f32[T, R], R <= D
     bool inverse = false;
-    TensorView out;  ///< like x
+    TensorView out{};  ///< like x
 };
 
 }  // namespace tenon

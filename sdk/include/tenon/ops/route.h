@@ -12,29 +12,29 @@ namespace tenon {
 /// never chosen: id -1, weight 0. E <= 512, k <= 16, k <= E.
 struct RouteTopk {
     static constexpr OpId kOp{"route.topk", 1};
-    TensorView logits;      ///< f32[T, E]
-    TensorView bias;        ///< f32[E]
-    TensorView bias_image;  ///< f32[E], opt
+    TensorView logits{};      ///< f32[T, E]
+    TensorView bias{};        ///< f32[E]
+    TensorView bias_image{};  ///< f32[E], opt
     int32_t k = 0;
     float scale = 1;
-    Rows rows;
-    TensorView ids;      ///< i32[T, k]
-    TensorView weights;  ///< f32[T, k]
+    Rows rows{};
+    TensorView ids{};      ///< i32[T, k]
+    TensorView weights{};  ///< f32[T, k]
 };
 
 /// Optional. = linear.plain(x, gate) in f32; route.topk. Class I.
 struct RouteGateTopk {
     static constexpr OpId kOp{"route.gate_topk", 1};
-    TensorView x;           ///< bf16[T, d]
-    TensorView gate;        ///< bf16 or f32 [E, d]
-    TensorView bias;        ///< f32[E]
-    TensorView bias_image;  ///< f32[E], opt
+    TensorView x{};           ///< bf16[T, d]
+    TensorView gate{};        ///< bf16 or f32 [E, d]
+    TensorView bias{};        ///< f32[E]
+    TensorView bias_image{};  ///< f32[E], opt
     int32_t k = 0;
     float scale = 1;
-    Rows rows;
-    TensorView ids;      ///< i32[T, k]
-    TensorView weights;  ///< f32[T, k]
-    TensorView scratch;
+    Rows rows{};
+    TensorView ids{};      ///< i32[T, k]
+    TensorView weights{};  ///< f32[T, k]
+    TensorView scratch{};
 };
 
 }  // namespace tenon

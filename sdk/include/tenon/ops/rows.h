@@ -42,8 +42,8 @@ struct SegInfo {
 /// The rows of a call. Rows of a segment are adjacent and ascending; a slot has at most one
 /// segment.
 struct Rows {
-    TensorView row;  ///< RowInfo[T]
-    TensorView seg;  ///< SegInfo[S]
+    TensorView row{};  ///< RowInfo[T]
+    TensorView seg{};  ///< SegInfo[S]
     int64_t T = 0;
     int64_t S = 0;
 };
@@ -64,18 +64,18 @@ inline Rows make_rows(const RowInfo* row, int64_t T, const SegInfo* seg, int64_t
 /// out[m] = x[index[m]]; -1 gives zeros. Class X. Bytes of a row are a multiple of 16.
 struct RowsGather {
     static constexpr OpId kOp{"rows.gather", 1};
-    TensorView x;      ///< [T, ...] any dtype, rows may be strided
-    TensorView index;  ///< i32[M], -1 = zeros
-    TensorView out;    ///< [M, ...] like x
+    TensorView x{};      ///< [T, ...] any dtype, rows may be strided
+    TensorView index{};  ///< i32[M], -1 = zeros
+    TensorView out{};    ///< [M, ...] like x
 };
 
 /// out[index[m]] = x[m]; -1 is skipped, other rows of `out` stay. A repeated index is forbidden.
 /// Class X.
 struct RowsScatter {
     static constexpr OpId kOp{"rows.scatter", 1};
-    TensorView x;      ///< [M, ...] any dtype
-    TensorView index;  ///< i32[M]
-    TensorView out;    ///< [T, ...] like x
+    TensorView x{};      ///< [M, ...] any dtype
+    TensorView index{};  ///< i32[M]
+    TensorView out{};    ///< [T, ...] like x
 };
 
 /// Order-free hash of rows: mod 2^64, the sum over live rows of (2 f(slot << 32 | pos) + 1) times
@@ -83,9 +83,9 @@ struct RowsScatter {
 /// splitmix64_mix (numeric.h). Class X.
 struct RowsDigest {
     static constexpr OpId kOp{"rows.digest", 1};
-    TensorView x;  ///< [T, ...] any dtype, bytes of a row a multiple of 8
-    Rows rows;
-    TensorView out;  ///< u64[1], overwritten
+    TensorView x{};  ///< [T, ...] any dtype, bytes of a row a multiple of 8
+    Rows rows{};
+    TensorView out{};  ///< u64[1], overwritten
 };
 
 }  // namespace tenon

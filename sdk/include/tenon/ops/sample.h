@@ -35,42 +35,42 @@ constexpr uint16_t kSeenCount = 0x7FFF;
 /// row index[m].
 struct SampleDraw {
     static constexpr OpId kOp{"sample.draw", 1};
-    TensorView logits;  ///< f32[M, V], not modified, rows may be strided
-    TensorView params;  ///< SampleParams[M]
-    TensorView seen;    ///< u16[slots, V], opt
-    Rows rows;          ///< with seen
-    TensorView index;   ///< i32[M], with seen: row of the group, -1 = none (token -1)
-    TensorView ids;     ///< i32[T], with seen: input ids of the group's rows
+    TensorView logits{};  ///< f32[M, V], not modified, rows may be strided
+    TensorView params{};  ///< SampleParams[M]
+    TensorView seen{};    ///< u16[slots, V], opt
+    Rows rows{};          ///< with seen
+    TensorView index{};   ///< i32[M], with seen: row of the group, -1 = none (token -1)
+    TensorView ids{};     ///< i32[T], with seen: input ids of the group's rows
     TensorView
         bias_begin;  ///< i32[M + 1], opt: entries of row m are [bias_begin[m], bias_begin[m + 1])
-    TensorView bias_ids;  ///< i32[n]
-    TensorView bias_add;  ///< f32[n]
-    TensorView mask;      ///< u32[M, ceil(V / 32)], opt: bit set = allowed
-    TensorView forbid;    ///< u32[ceil(V / 32)], opt: bit set = never drawn
-    TensorView token;     ///< i32[M]
-    TensorView logprob;   ///< f32[M], opt: of the raw logits; 0 where token < 0
-    TensorView scratch;
+    TensorView bias_ids{};  ///< i32[n]
+    TensorView bias_add{};  ///< f32[n]
+    TensorView mask{};      ///< u32[M, ceil(V / 32)], opt: bit set = allowed
+    TensorView forbid{};    ///< u32[ceil(V / 32)], opt: bit set = never drawn
+    TensorView token{};     ///< i32[M]
+    TensorView logprob{};   ///< f32[M], opt: of the raw logits; 0 where token < 0
+    TensorView scratch{};
 };
 
 /// log-softmax of the raw logits: the n best ids (ties: lower id) and the given token's. Class I. n
 /// <= 20.
 struct SampleLogprobs {
     static constexpr OpId kOp{"sample.logprobs", 1};
-    TensorView logits;    ///< f32[M, V], rows may be strided
-    TensorView token;     ///< i32[M], -1: token_lp = 0
-    TensorView ids;       ///< i32[M, n], descending by logit, -1 where V < n
-    TensorView lp;        ///< f32[M, n]
-    TensorView token_lp;  ///< f32[M]
-    TensorView scratch;
+    TensorView logits{};    ///< f32[M, V], rows may be strided
+    TensorView token{};     ///< i32[M], -1: token_lp = 0
+    TensorView ids{};       ///< i32[M, n], descending by logit, -1 where V < n
+    TensorView lp{};        ///< f32[M, n]
+    TensorView token_lp{};  ///< f32[M]
+    TensorView scratch{};
 };
 
 /// seen[slot[i]][token[i]] += 1 in the low 15 bits, saturating; negative tokens and slots are
 /// skipped. Class X.
 struct SampleCount {
     static constexpr OpId kOp{"sample.count", 1};
-    TensorView token;  ///< i32[n]
-    TensorView slot;   ///< i32[n]
-    TensorView seen;   ///< u16[slots, V], in place
+    TensorView token{};  ///< i32[n]
+    TensorView slot{};   ///< i32[n]
+    TensorView seen{};   ///< u16[slots, V], in place
 };
 
 }  // namespace tenon

@@ -37,11 +37,11 @@ struct VerifyDecision {
 /// last -1. Segments have at most 16 rows. Class X.
 struct SpecVerify {
     static constexpr OpId kOp{"spec.verify", 1};
-    TensorView drawn;  ///< i32[M]
-    TensorView ids;    ///< i32[T]
-    Rows rows;
-    TensorView limits;    ///< VerifyLimits[S]
-    TensorView decision;  ///< VerifyDecision[S]
+    TensorView drawn{};  ///< i32[M]
+    TensorView ids{};    ///< i32[T]
+    Rows rows{};
+    TensorView limits{};    ///< VerifyLimits[S]
+    TensorView decision{};  ///< VerifyDecision[S]
 };
 
 }  // namespace tenon

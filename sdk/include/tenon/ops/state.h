@@ -27,8 +27,8 @@ constexpr int64_t scale_bytes(RowFormat f, int64_t width) {
 
 /// Window rows by position: position P of a slot lies at P mod R.
 struct Ring {
-    TensorView codes;   ///< bf16[slots, R, width] (format bf16) or u8[slots, R, code_bytes]
-    TensorView scales;  ///< u8[slots, R, scale_bytes], null for bf16
+    TensorView codes{};   ///< bf16[slots, R, width] (format bf16) or u8[slots, R, code_bytes]
+    TensorView scales{};  ///< u8[slots, R, scale_bytes], null for bf16
     int32_t R = 0;
     int32_t width = 0;
     RowFormat format = RowFormat::bf16;
@@ -38,8 +38,8 @@ struct Ring {
 /// rows_per_page]`, codes at `codes_at + (g % rows_per_page) * code_bytes`, scales likewise. A null
 /// pool means "none".
 struct Pages {
-    TensorView pool;   ///< u8[pages, page_bytes]
-    TensorView table;  ///< i32[slots, table_width], -1 = none
+    TensorView pool{};   ///< u8[pages, page_bytes]
+    TensorView table{};  ///< i32[slots, table_width], -1 = none
     int64_t codes_at = 0;
     int64_t scales_at = 0;
     int32_t rows_per_page = 0;
@@ -62,10 +62,10 @@ struct StateSave {
     static constexpr OpId kOp{"state.save", 1};
     int32_t slot = 0;
     int32_t length = 0;
-    int32_t positions = 128;      ///< the window; at most R
-    Span<const Ring> rings;       ///< host list
-    Span<const TensorView> raws;  ///< host list of f32[slots, 64, 2, D]
-    TensorView record;            ///< u8[bytes], bytes >= state_record_bytes(...)
+    int32_t positions = 128;        ///< the window; at most R
+    Span<const Ring> rings{};       ///< host list
+    Span<const TensorView> raws{};  ///< host list of f32[slots, 64, 2, D]
+    TensorView record{};            ///< u8[bytes], bytes >= state_record_bytes(...)
 };
 
 /// The inverse: rows of positions < 0 and an even length's raw pair are left alone. Class X.
@@ -74,9 +74,9 @@ struct StateLoad {
     int32_t slot = 0;
     int32_t length = 0;
     int32_t positions = 128;
-    Span<const Ring> rings;
-    Span<const TensorView> raws;
-    TensorView record;
+    Span<const Ring> rings{};
+    Span<const TensorView> raws{};
+    TensorView record{};
 };
 
 inline int64_t state_record_bytes(int64_t positions, Span<const Ring> rings,

@@ -11,9 +11,9 @@ namespace tenon {
 /// window, else after it.
 struct WindowStore {
     static constexpr OpId kOp{"window.store", 1};
-    TensorView kv;  ///< bf16[T, D]
-    Rows rows;
-    Ring ring;  ///< q8, or bf16 (stores the quantised values)
+    TensorView kv{};  ///< bf16[T, D]
+    Rows rows{};
+    Ring ring{};  ///< q8, or bf16 (stores the quantised values)
 };
 
 }  // namespace tenon
