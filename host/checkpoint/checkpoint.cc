@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT
+// Opens shards, checks them against the index, and serves tensors from the mappings.
+#include "host/checkpoint/checkpoint.h"
+
+#include <openssl/evp.h>
+
+#include <filesystem>
+#include <list>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "host/checkpoint/mapped_file.h"
+#include "host/checkpoint/safetensors.h"
+
+namespace tenon {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMaxSmallFile = 64ull << 20;
+
+struct Stored {
+    TensorEntry entry;
+    const MappedFile* file = nullptr;
+};
+
+/// Tensors by name over mapped files. Thread-safe: immutable after opening.
+class FileWeights final : public Implements<FileWeights, WeightSource> {
+  public:
+    /// Adds the tensors of one file; with `only`, just those that the index assigns to it.
+    Status add(const std::string& path, const std::map<std::string, std::string>* index,
+               const std::string& shard) {
+        TENON_ASSIGN(MappedFile file, MappedFile::open(path));
+        files_.push_back(std::move(file));
+        const MappedFile& mapped = files_.back();
+        TENON_ASSIGN(std::vector<TensorEntry> entries,
+                     parse_safetensors(path, Span<const uint8_t>(mapped.data(), mapped.size()),
+                                       mapped.size()));
+        for (TensorEntry& e : entries) {
+            if (index != nullptr) {
+                const auto it = index->find(e.name);
+                if (it == index->end() || it->second != shard) {
+                    continue;
+                }
+            }
+            const auto [it, fresh] = tensors_.try_emplace(e.name);
+            if (!fresh) {
+                return error(Code::invalid_argument, "{}: tensor '{}' is in {} too", path, e.name,
+                             it->second.file->path());
+            }
+            it->second = {std::move(e), &mapped};
+        }
+        return {};
+    }
+
+    /// Call once after the last `add`.
+    void seal() {
+        order_.reserve(tensors_.size());
+        EVP_MD_CTX* ctx = EVP_MD_CTX_new();
+        EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr);
+        for (const auto& [name, t] : tensors_) {
+            order_.push_back(&t);
+            const std::string line = format("{}\n{}\n{}\n{}\n", name, dtype_name(t.entry.dtype),
+                                            t.entry.bytes, t.entry.offset);
+            EVP_DigestUpdate(ctx, line.data(), line.size());
+            for (const int64_t n : t.entry.shape) {
+                EVP_DigestUpdate(ctx, &n, sizeof n);
+            }
+        }
+        // Identity of the bytes without reading hundreds of gigabytes: size and 64 KiB at both
+        // ends.
+        for (const MappedFile& f : files_) {
+            const uint64_t size = f.size();
+            const uint64_t piece = std::min<uint64_t>(size, 65536);
+            EVP_DigestUpdate(ctx, &size, sizeof size);
+            EVP_DigestUpdate(ctx, f.data(), piece);
+            EVP_DigestUpdate(ctx, f.data() + (size - piece), piece);
+        }
+        digest_.resize(32);
+        EVP_DigestFinal_ex(ctx, digest_.data(), nullptr);
+        EVP_MD_CTX_free(ctx);
+    }
+
+    bool has(const std::string& name) const { return tensors_.count(name) != 0; }
+
+    uint64_t count() noexcept override { return order_.size(); }
+    TensorInfo at(uint64_t index) noexcept override { return info(*order_[index], index); }
+    Status find(StrView name, TensorInfo* out) noexcept override {
+        return guard([&]() -> Status {
+            const auto it = tensors_.find(name.view());
+            if (it == tensors_.end()) {
+                return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
+            }
+            *out = info(it->second, 0);
+            return {};
+        });
+    }
+    Status map(StrView name, TensorView* out) noexcept override {
+        return guard([&]() -> Status {
+            const auto it = tensors_.find(name.view());
+            if (it == tensors_.end()) {
+                return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
+            }
+            const TensorEntry& e = it->second.entry;
+            TensorView v;
+            v.data = const_cast<uint8_t*>(it->second.file->data() + e.offset);
+            v.dtype = e.dtype;
+            v.rank = static_cast<uint16_t>(e.shape.size());
+            int64_t stride = 1;
+            for (int i = v.rank - 1; i >= 0; --i) {
+                v.shape[i] = e.shape[static_cast<size_t>(i)];
+                v.stride[i] = stride;
+                stride *= v.shape[i];
+            }
+            *out = v;
+            return {};
+        });
+    }
+    Status read(StrView name, uint64_t offset, uint64_t bytes, void* dst) noexcept override {
+        return guard([&]() -> Status {
+            const auto it = tensors_.find(name.view());
+            if (it == tensors_.end()) {
+                return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
+            }
+            const TensorEntry& e = it->second.entry;
+            if (offset > e.bytes || bytes > e.bytes - offset) {
+                return error(Code::invalid_argument, "tensor '{}': bytes [{}, {}) of {}", name,
+                             offset, offset + bytes, e.bytes);
+            }
+            std::memcpy(dst, it->second.file->data() + e.offset + offset, bytes);
+            return {};
+        });
+    }
+    Span<const uint8_t> digest() noexcept override { return digest_; }
+
+  private:
+    static TensorInfo info(const Stored& t, uint64_t index) {
+        TensorInfo out;
+        out.dtype = t.entry.dtype;
+        out.rank = static_cast<uint16_t>(t.entry.shape.size());
+        for (size_t i = 0; i < t.entry.shape.size(); ++i) {
+            out.shape[i] = t.entry.shape[i];
+        }
+        out.name = t.entry.name;
+        out.file = t.file->path();
+        out.offset = t.entry.offset;
+        out.bytes = t.entry.bytes;
+        out.index = index;
+        return out;
+    }
+
+    std::list<MappedFile> files_;  // a list: addresses stay
+    std::map<std::string, Stored, std::less<>> tensors_;
+    std::vector<const Stored*> order_;
+    std::vector<uint8_t> digest_;
+};
+
+class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
+  public:
+    Status open(const CheckpointOptions& options) {
+        std::error_code ec;
+        dir_ = fs::weakly_canonical(options.dir, ec).string();
+        if (dir_.empty() || !fs::is_directory(dir_, ec)) {
+            return error(Code::not_found, "{}: is not a directory", options.dir);
+        }
+        TENON_TRY(read_config());
+        TENON_TRY(open_weights(options));
+        return {};
+    }
+
+    StrView dir() noexcept override { return dir_; }
+    StrView config_json() noexcept override { return config_; }
+    WeightSource* weights() noexcept override { return has_weights_ ? &weights_ : nullptr; }
+    Status file(StrView name, StrView* out) noexcept override {
+        return guard([&]() -> Status {
+            if (name.empty() || name.view().find('/') != std::string_view::npos ||
+                name.view().front() == '.') {
+                return error(Code::invalid_argument, "'{}' is not the name of a file in {}", name,
+                             dir_);
+            }
+            const auto it = small_.find(name.view());
+            if (it != small_.end()) {
+                *out = it->second;
+                return {};
+            }
+            const std::string path = dir_ + "/" + name.str();
+            TENON_ASSIGN(MappedFile mapped, MappedFile::open(path));
+            if (mapped.size() > kMaxSmallFile) {
+                return error(Code::io, "{}: has {} bytes, more than the {} of a small file", path,
+                             mapped.size(), kMaxSmallFile);
+            }
+            std::string text(reinterpret_cast<const char*>(mapped.data()), mapped.size());
+            *out = small_.emplace(name.str(), std::move(text)).first->second;
+            return {};
+        });
+    }
+
+  private:
+    Status read_config() {
+        StrView text;
+        Status status = file("config.json", &text);
+        if (status.code() == Code::not_found) {
+            return {};
+        }
+        TENON_TRY(std::move(status));
+        TENON_ASSIGN(Json json, parse(dir_ + "/config.json", text));
+        if (!json.is_object()) {
+            return error(Code::invalid_argument, "{}/config.json: is not a JSON object", dir_);
+        }
+        config_ = text.str();
+        return {};
+    }
+
+    static Result<Json> parse(const std::string& path, StrView text) {
+        try {
+            return Json::parse(text.data, text.data + text.size,
+                               [](int depth, Json::parse_event_t, Json&) {
+                                   if (depth > 64) {
+                                       throw std::runtime_error("nested more than 64 deep");
+                                   }
+                                   return true;
+                               });
+        } catch (const std::exception& e) {
+            return error(Code::invalid_argument, "{}: is not valid JSON: {}", path,
+                         std::string(e.what()).substr(0, 200));
+        }
+    }
+
+    Status open_weights(const CheckpointOptions& options) {
+        StrView text;
+        Status status = file("model.safetensors.index.json", &text);
+        if (status.ok()) {
+            TENON_TRY(open_index(text));
+        } else if (status.code() != Code::not_found) {
+            return status;
+        } else {
+            const std::string single = dir_ + "/model.safetensors";
+            std::error_code ec;
+            if (fs::exists(single, ec)) {
+                TENON_TRY(weights_.add(single, nullptr, ""));
+                has_weights_ = true;
+            } else if (options.need_weights) {
+                return error(Code::not_found,
+                             "{}: holds neither model.safetensors.index.json nor model.safetensors",
+                             dir_);
+            }
+        }
+        for (const std::string& path : options.extra_tensors) {
+            TENON_TRY(weights_.add(path, nullptr, ""));
+            has_weights_ = true;
+        }
+        weights_.seal();
+        return {};
+    }
+
+    Status open_index(StrView text) {
+        const std::string path = dir_ + "/model.safetensors.index.json";
+        TENON_ASSIGN(Json json, parse(path, text));
+        if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+            return error(Code::invalid_argument, "{}: has no object 'weight_map'", path);
+        }
+        std::map<std::string, std::string> index;
+        std::map<std::string, int> shards;
+        for (const auto& [name, shard] : json["weight_map"].items()) {
+            if (!shard.is_string()) {
+                return error(Code::invalid_argument, "{}: weight_map['{}'] is not a file name",
+                             path, name);
+            }
+            const std::string file = shard.get<std::string>();
+            if (file.empty() || file.find('/') != std::string::npos || file.front() == '.') {
+                return error(Code::invalid_argument,
+                             "{}: weight_map['{}'] = '{}' is not a file of this folder", path, name,
+                             file);
+            }
+            index[name] = file;
+            shards[file] = 0;
+        }
+        for (const auto& [shard, unused] : shards) {
+            static_cast<void>(unused);
+            TENON_TRY_CTX(weights_.add(dir_ + "/" + shard, &index, shard), "{}", path);
+        }
+        for (const auto& [name, shard] : index) {
+            if (!weights_.has(name)) {
+                return error(Code::invalid_argument,
+                             "{}: tensor '{}' is said to be in {}, which lacks it", path, name,
+                             shard);
+            }
+        }
+        has_weights_ = true;
+        return {};
+    }
+
+    std::string dir_;
+    std::string config_;
+    FileWeights weights_;
+    bool has_weights_ = false;
+    std::map<std::string, std::string, std::less<>> small_;
+};
+
+}  // namespace
+
+Status open_checkpoint(const CheckpointOptions& options, Checkpoint** out) {
+    return guard([&]() -> Status {
+        auto checkpoint = std::make_unique<FileCheckpoint>();
+        TENON_TRY(checkpoint->open(options));
+        *out = checkpoint.release();
+        return {};
+    });
+}
+
+}  // namespace tenon

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Maps files; an empty file has a null mapping.
+#include "host/checkpoint/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace tenon {
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        const int why = errno;
+        return error(why == ENOENT || why == ENOTDIR ? Code::not_found : Code::io,
+                     "{}: cannot be opened: {}", path, std::strerror(why));
+    }
+    struct stat st {};
+    MappedFile file;
+    file.path_ = path;
+    if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        ::close(fd);
+        return error(Code::io, "{}: is not a regular file", path);
+    }
+    file.size_ = static_cast<uint64_t>(st.st_size);
+    file.modified_ = static_cast<int64_t>(st.st_mtime);
+    if (file.size_ > 0) {
+        void* at = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
+        if (at == MAP_FAILED) {
+            const int why = errno;
+            ::close(fd);
+            return error(Code::io, "{}: cannot be mapped: {}", path, std::strerror(why));
+        }
+        file.data_ = static_cast<const uint8_t*>(at);
+    }
+    ::close(fd);
+    return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      modified_(other.modified_) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    if (this != &other) {
+        MappedFile old(std::move(*this));
+        path_ = std::move(other.path_);
+        data_ = std::exchange(other.data_, nullptr);
+        size_ = std::exchange(other.size_, 0);
+        modified_ = other.modified_;
+    }
+    return *this;
+}
+
+MappedFile::~MappedFile() {
+    if (data_ != nullptr) {
+        ::munmap(const_cast<uint8_t*>(data_), size_);
+    }
+}
+
+}  // namespace tenon

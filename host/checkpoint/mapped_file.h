@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// A read-only mapping of a whole file.
+#pragma once
+
+#include <string>
+
+#include "tenon/base.h"
+
+namespace tenon {
+
+/// Owns the mapping; bytes stay valid as long as the object. Movable, not copyable.
+class MappedFile {
+  public:
+    /// errors  not_found: no such file; io: cannot be opened or mapped (path and reason)
+    static Result<MappedFile> open(const std::string& path);
+
+    MappedFile() = default;
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    MappedFile(const MappedFile&) = delete;
+    MappedFile& operator=(const MappedFile&) = delete;
+    ~MappedFile();
+
+    const std::string& path() const { return path_; }
+    const uint8_t* data() const { return data_; }
+    uint64_t size() const { return size_; }
+    /// Seconds of the last change, for the identity of the file.
+    int64_t modified() const { return modified_; }
+
+  private:
+    std::string path_;
+    const uint8_t* data_ = nullptr;
+    uint64_t size_ = 0;
+    int64_t modified_ = 0;
+};
+
+}  // namespace tenon

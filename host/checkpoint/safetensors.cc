@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// Safetensors headers: 8 bytes of length, a JSON object, then data. Headers come from strangers, so
+// every number is checked before it is used.
+#include "host/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace tenon {
+namespace {
+
+constexpr uint64_t kMaxHeader = 100'000'000;  // what the format's own library accepts
+constexpr int kMaxDepth = 8;
+constexpr uint64_t kMaxTensors = 4'000'000;
+
+using Json = nlohmann::ordered_json;
+
+bool dtype_of(const std::string& name, DType* out) {
+    static const std::map<std::string, DType> kTypes = {
+        {"F32", DType::f32},      {"F16", DType::f16},      {"BF16", DType::bf16},
+        {"F8_E4M3", DType::e4m3}, {"F8_E8M0", DType::e8m0}, {"U8", DType::u8},
+        {"I8", DType::i8},        {"U16", DType::u16},      {"I16", DType::i16},
+        {"U32", DType::u32},      {"I32", DType::i32},      {"U64", DType::u64},
+        {"I64", DType::i64},      {"BOOL", DType::u8}};
+    const auto it = kTypes.find(name);
+    if (it == kTypes.end()) {
+        return false;
+    }
+    *out = it->second;
+    return true;
+}
+
+const char* dtype_text(DType t) {
+    constexpr const char* kNames[] = {"F32", "F16", "BF16", "F8_E4M3", "F8_E8M0", "U8", "I8",
+                                      "U16", "I16", "U32",  "I32",     "U64",     "I64"};
+    return kNames[static_cast<uint8_t>(t)];
+}
+
+Status read_entry(const std::string& path, const std::string& name, const Json& v, uint64_t data_at,
+                  uint64_t file_bytes, TensorEntry* out) {
+    const auto bad = [&](const std::string& what) {
+        return error(Code::invalid_argument, "{}: tensor '{}': {}", path, name, what);
+    };
+    if (!v.is_object() || !v.contains("dtype") || !v.contains("shape") ||
+        !v.contains("data_offsets")) {
+        return bad("expected an object with dtype, shape and data_offsets");
+    }
+    out->name = name;
+    const Json& dtype = v["dtype"];
+    if (!dtype.is_string() || !dtype_of(dtype.get<std::string>(), &out->dtype)) {
+        return bad(
+            format("unknown dtype {}",
+                   dtype.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60)));
+    }
+    const Json& shape = v["shape"];
+    if (!shape.is_array() || shape.size() > static_cast<size_t>(kMaxRank)) {
+        return bad(format("shape must be a list of at most {} numbers", kMaxRank));
+    }
+    uint64_t bytes = static_cast<uint64_t>(dtype_bytes(out->dtype));
+    for (const Json& n : shape) {
+        if (!n.is_number_unsigned() || n.get<uint64_t>() > (1ull << 48)) {
+            return bad("shape holds something other than a count");
+        }
+        const uint64_t count = n.get<uint64_t>();
+        if (count != 0 && bytes > (1ull << 56) / count) {
+            return bad("its shape has more than 2^56 bytes");
+        }
+        bytes *= count;
+        out->shape.push_back(static_cast<int64_t>(count));
+    }
+    const Json& range = v["data_offsets"];
+    if (!range.is_array() || range.size() != 2 || !range[0].is_number_unsigned() ||
+        !range[1].is_number_unsigned()) {
+        return bad("data_offsets must be two counts");
+    }
+    const uint64_t begin = range[0].get<uint64_t>();
+    const uint64_t end = range[1].get<uint64_t>();
+    if (begin > end || end > file_bytes - data_at) {
+        return bad(format(
+            "data_offsets [{}, {}] lie outside the file's {} data bytes; is the file complete?",
+            begin, end, file_bytes - data_at));
+    }
+    if (end - begin != bytes) {
+        return bad(format("data_offsets hold {} bytes, but its dtype and shape need {}",
+                          end - begin, bytes));
+    }
+    out->offset = data_at + begin;
+    out->bytes = bytes;
+    return {};
+}
+
+}  // namespace
+
+Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
+                                                   Span<const uint8_t> head, uint64_t file_bytes) {
+    if (head.size < 8 || file_bytes < 8) {
+        return error(Code::invalid_argument, "{}: {} bytes, too short for a safetensors file", path,
+                     file_bytes);
+    }
+    uint64_t length = 0;
+    std::memcpy(&length, head.data, 8);
+    if (length > kMaxHeader || length > file_bytes - 8 || length > head.size - 8) {
+        return error(Code::invalid_argument,
+                     "{}: its header claims {} bytes, the file has {} (limit {}); not a "
+                     "safetensors file or cut "
+                     "short",
+                     path, length, file_bytes, kMaxHeader);
+    }
+    const char* text = reinterpret_cast<const char*>(head.data) + 8;
+    Json json;
+    std::string duplicate;
+    try {
+        std::vector<std::string> keys;
+        json = Json::parse(text, text + length,
+                           [&](int depth, Json::parse_event_t event, Json& value) {
+                               if (depth > kMaxDepth) {
+                                   throw std::runtime_error("nested too deeply");
+                               }
+                               if (depth == 1 && event == Json::parse_event_t::key) {
+                                   if (keys.size() > kMaxTensors) {
+                                       throw std::runtime_error("too many tensors");
+                                   }
+                                   keys.push_back(value.get<std::string>());
+                               }
+                               return true;
+                           });
+        std::sort(keys.begin(), keys.end());
+        const auto twice = std::adjacent_find(keys.begin(), keys.end());
+        if (twice != keys.end()) {
+            duplicate = *twice;
+        }
+    } catch (const std::exception& e) {
+        return error(Code::invalid_argument, "{}: its header is not valid JSON: {}", path,
+                     std::string(e.what()).substr(0, 200));
+    }
+    if (!json.is_object()) {
+        return error(Code::invalid_argument, "{}: its header is not a JSON object", path);
+    }
+    if (!duplicate.empty()) {
+        return error(Code::invalid_argument, "{}: tensor '{}' is listed twice", path, duplicate);
+    }
+    const uint64_t data_at = 8 + length;
+    std::vector<TensorEntry> entries;
+    entries.reserve(json.size());
+    for (const auto& [name, value] : json.items()) {
+        if (name == "__metadata__") {
+            continue;
+        }
+        entries.emplace_back();
+        TENON_TRY(read_entry(path, name, value, data_at, file_bytes, &entries.back()));
+    }
+    std::vector<const TensorEntry*> order;
+    for (const TensorEntry& e : entries) {
+        order.push_back(&e);
+    }
+    std::sort(order.begin(), order.end(),
+              [](const TensorEntry* a, const TensorEntry* b) { return a->offset < b->offset; });
+    for (size_t i = 1; i < order.size(); ++i) {
+        if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset && order[i]->bytes > 0) {
+            return error(Code::invalid_argument, "{}: the data of tensors '{}' and '{}' overlap",
+                         path, order[i - 1]->name, order[i]->name);
+        }
+    }
+    return entries;
+}
+
+Status write_safetensors(const std::string& path, const std::vector<TensorOut>& tensors) {
+    Json header = Json::object();
+    uint64_t at = 0;
+    for (const TensorOut& t : tensors) {
+        uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t.dtype));
+        for (const int64_t n : t.shape) {
+            bytes *= static_cast<uint64_t>(n);
+        }
+        header[t.name] = {
+            {"dtype", dtype_text(t.dtype)}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+        at += bytes;
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    const uint64_t length = text.size();
+    file.write(reinterpret_cast<const char*>(&length), 8);
+    file.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const TensorOut& t : tensors) {
+        const Json& range = header[t.name]["data_offsets"];
+        const uint64_t bytes = range[1].get<uint64_t>() - range[0].get<uint64_t>();
+        file.write(static_cast<const char*>(t.data), static_cast<std::streamsize>(bytes));
+    }
+    file.close();
+    if (!file) {
+        return error(Code::io, "{}: could not be written: {}", path, std::strerror(errno));
+    }
+    return {};
+}
+
+}  // namespace tenon

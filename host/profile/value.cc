@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Look-up and printing of parsed values.
+#include "host/profile/value.h"
+
+namespace tenon {
+
+const char* value_kind_name(ValueKind kind) {
+    constexpr const char* kNames[] = {"a boolean", "an integer", "a float", "a string",
+                                      "a list",    "a table",    "a date"};
+    return kNames[static_cast<int>(kind)];
+}
+
+const Value* Value::find(std::string_view key) const {
+    for (const auto& [name, value] : table) {
+        if (name == key) {
+            return &value;
+        }
+    }
+    return nullptr;
+}
+
+Value* Value::find(std::string_view key) {
+    return const_cast<Value*>(std::as_const(*this).find(key));
+}
+
+Value& Value::set(const std::string& key, Value value) {
+    if (Value* old = find(key)) {
+        *old = std::move(value);
+        return *old;
+    }
+    table.emplace_back(key, std::move(value));
+    return table.back().second;
+}
+
+std::string Value::text() const {
+    switch (kind) {
+        case ValueKind::boolean:
+            return boolean ? "true" : "false";
+        case ValueKind::integer:
+            return std::to_string(integer);
+        case ValueKind::floating:
+            return format("{}", floating);
+        case ValueKind::string:
+            return '"' + string + '"';
+        case ValueKind::list: {
+            std::string out = "[";
+            for (const Value& v : list) {
+                out += (out.size() > 1 ? ", " : "") + v.text();
+            }
+            return out + "]";
+        }
+        case ValueKind::table: {
+            std::string out = "{";
+            for (const auto& [name, v] : table) {
+                out += (out.size() > 1 ? ", " : " ") + name + " = " + v.text();
+            }
+            return out + " }";
+        }
+        case ValueKind::other:
+            break;
+    }
+    return "?";
+}
+
+}  // namespace tenon
