@@ -13,6 +13,8 @@ Status check_engram_gate(const EngramGate& p) {
     Check c(EngramGate::kOp.name);
     c.dense("kv", p.kv, kFloats, {T, 5 * d}).dense("h", p.h, kBf16, {T, 4, d}).rows(p.rows, T);
     c.dense("q_weight", p.q_weight, kFloats, {4, d}).dense("k_weight", p.k_weight, kFloats, {4, d});
+    c.number("k_weight dtype", static_cast<int64_t>(p.k_weight.dtype),
+             static_cast<int64_t>(p.q_weight.dtype));
     c.disjoint("h", p.h, "kv", p.kv).multiple("d", d, 16);
     return c.take();
 }

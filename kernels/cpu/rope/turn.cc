@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
-// rope.turn, reference: x' = fma(a, c, -(b s)), y' = fma(a, s, b c) on adjacent pairs of the last R
-// channels.
+// rope.turn, reference: adjacent pairs of the last R channels.
 #include "rope/turn.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "common/registry.h"
-#include "tenon/numeric.h"
 
 namespace tenon::cpu {
 
@@ -52,11 +49,7 @@ Status turn(void* self, const RopeTurn& p, Stream&) noexcept {
                 const uint16_t* x = p.x.row<uint16_t>(t) + i * s.D + s.D - s.R;
                 uint16_t* out = p.out.row<uint16_t>(t) + i * s.D + s.D - s.R;
                 for (int64_t j = 0; j < s.R / 2; ++j) {
-                    const float a = bf16_to_f32(x[2 * j]);
-                    const float b = bf16_to_f32(x[2 * j + 1]);
-                    const float sn = p.inverse ? -sine[j] : sine[j];
-                    out[2 * j] = f32_to_bf16(std::fma(a, cosine[j], -(b * sn)));
-                    out[2 * j + 1] = f32_to_bf16(std::fma(a, sn, b * cosine[j]));
+                    turn_pair(x + 2 * j, cosine[j], p.inverse ? -sine[j] : sine[j], out + 2 * j);
                 }
             }
         }
