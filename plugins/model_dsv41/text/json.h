@@ -30,6 +30,7 @@ class Json {
     bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
     const bool* boolean() const { return std::get_if<bool>(&value_); }
     const std::string* string() const { return std::get_if<std::string>(&value_); }
+    std::string* string() { return std::get_if<std::string>(&value_); }
     const Array* array() const { return std::get_if<Array>(&value_); }
     const Object* object() const { return std::get_if<Object>(&value_); }
     Array* array() { return std::get_if<Array>(&value_); }
@@ -43,6 +44,7 @@ class Json {
 
     /// Member of an object; null if there is none, or if this is no object.
     const Json* find(std::string_view key) const;
+    Json* find(std::string_view key) { return const_cast<Json*>(std::as_const(*this).find(key)); }
 
   private:
     Value value_;
