@@ -293,6 +293,7 @@ Status Forward::attention(const RowGroup& g, const Block& b) {
 
     TENON_TRY(project_inputs(g, b));
     TENON_TRY(prepare_rows(g, b, cs));
+    keep(b, "window_kv", a.kv.rows(0, n));
     const TensorView flat_q = make_view(a.q.data, DType::bf16, {n, width}, a.q.place);
     TensorView ys[2] = {flat_q};
     uint64_t count = 1;

@@ -127,6 +127,7 @@ Status Forward::draft_segments(const DraftPass& pass) {
     const TensorView hidden = a.x.rows(0, n);
     TENON_TRY(call(o.mhc_collapse,
                    MhcCollapse{a.h.rows(0, n), pre_out(2 * stages - 1).rows(0, n), hidden}));
+    keep("draft.hidden", hidden);
     const TensorView normed = a.head_x.rows(0, n);
     TENON_TRY(call(o.norm_rms, NormRms{hidden, p_.weights->draft.final_norm, normed, c.norm_eps}));
     const TensorView base = a.logits_part.rows(0, n);

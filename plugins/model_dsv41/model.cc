@@ -149,7 +149,7 @@ Status Dsv41Model::init_blocks() {
         TENON_CHECK(at <= sizes.output, "{} of {}", at, sizes.output);
     };
     take(&decision_, DType::u8, {slots, static_cast<int64_t>(sizeof(VerifyDecision))});
-    take(&probe_, DType::u64, {2});
+    take(&probe_, DType::u64, {2 * kProbeStride});
     take(&drawn_, DType::i32, {rows});
     take(&lp_ids_, DType::i32, {rows, kMaxLogprobs});
     take(&lp_values_, DType::f32, {rows, kMaxLogprobs});
@@ -215,7 +215,7 @@ Status Dsv41Model::init_scratch() {
     for (const RowGroup* g : {&decode, &prefill}) {
         TENON_TRY(forward_.backbone(*g, nullptr));
         TENON_TRY(forward_.head(*g, TensorView(), std::min(act_.logits_part.shape[0], g->rows.T)));
-        TENON_TRY(forward_.digest(*g, probe_.device));
+        TENON_TRY(forward_.digest(*g, probe_.device.rows(0, 1)));
         if (parts_.with_drafts) {
             TENON_TRY(forward_.absorb(*g));
         }

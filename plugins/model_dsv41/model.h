@@ -45,6 +45,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     TextCodec& text() noexcept override { return *parts_.text; }
 
   private:
+    static constexpr int64_t kProbeStride = 2;  ///< words between the probes of windows and chunks
     static constexpr int32_t kWindowRegion = 0;
     static constexpr int32_t kChunkRegions = 2;  ///< regions 1 and 2, in turn
 

@@ -199,21 +199,26 @@ Status Dsv41Model::run_chunks(const StepPlan& plan) {
         active_region_ = 1 + static_cast<int32_t>(i % kChunkRegions);
         std::fill(active_failed_.begin(), active_failed_.end(), uint8_t{0});
         TENON_TRY(forward_.backbone(chunk_group_, this));
+        if (trace_.wanted() && engram_.is_open()) {
+            const Span<const int64_t> row_ids = engram_.ids(active_region_);
+            const auto count = static_cast<int64_t>(row_ids.size);
+            trace_.keep_host("engram_rows", make_view(row_ids.data, DType::i64, {count}));
+        }
         const bool io =
             std::any_of(active_failed_.begin(), active_failed_.begin() + chunk_group_.rows.T,
                         [](uint8_t f) { return f != 0; });
         result.status = io ? RowStatus::io : RowStatus::ok;
-        TensorView probe = probe_.device.rows(1, 1);
+        TensorView probe = probe_.device.rows(kProbeStride, 1);
         TENON_TRY(forward_.digest(chunk_group_, probe));
         if (parts_.with_drafts) {
             TENON_TRY_CTX(forward_.absorb(chunk_group_), "absorbing taps");
         }
         TENON_TRY(chunk_outputs(plan, c, i));
-        TENON_TRY(device_->copy(probe_.host.rows(1, 1), probe, *stream_));
+        TENON_TRY(device_->copy(probe_.host.rows(kProbeStride, 1), probe, *stream_));
         slots_[c.slot].length = c.end;
         if (i + 1 < step_.chunks) {
             TENON_TRY(device_->synchronize(*stream_));
-            chunk_probe_ += probe_.as<uint64_t>()[1];
+            chunk_probe_ += probe_.as<uint64_t>()[kProbeStride];
         }
     }
     return {};

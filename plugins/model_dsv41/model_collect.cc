@@ -160,7 +160,7 @@ Status Dsv41Model::collect_done() {
     }
     TENON_TRY(wait_event(*done_event_));
     probe_value_ = (step_.windows > 0 ? probe_.as<uint64_t>()[0] : 0) + chunk_probe_ +
-                   (step_.chunks > 0 ? probe_.as<uint64_t>()[1] : 0);
+                   (step_.chunks > 0 ? probe_.as<uint64_t>()[kProbeStride] : 0);
     step_.done = true;
     step_.open = false;
     const uint64_t faults = device_->fault_count();

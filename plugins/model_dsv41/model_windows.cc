@@ -320,7 +320,7 @@ Status Dsv41Model::run_drafts(const StepPlan&) {
     if (step_.drafts == 0) {
         return {};
     }
-    forward_.set_tracer(nullptr);
+    forward_.set_tracer(trace_.wanted() ? &trace_ : nullptr);
     DraftPass pass;
     pass.decision = decision_.device.rows(0, step_.windows);
     pass.window = window_group_.rows;

@@ -125,11 +125,11 @@ Status WeightLoader::matrix(const MatrixDesc& desc, Linear* out) {
     return load_one(*format, desc, out);
 }
 
-Status WeightLoader::group(const std::vector<MatrixDesc>& descs, LinearGroup* out) {
+Status WeightLoader::group(const std::vector<MatrixDesc>& descs, bool single, LinearGroup* out) {
     out->members.clear();
     out->members.resize(descs.size());
     std::vector<QuantFormat*> formats(descs.size());
-    bool same = descs.size() > 1;
+    bool same = !single && descs.size() > 1;
     for (size_t i = 0; i < descs.size(); ++i) {
         TENON_TRY(find_format(descs[i].base, &formats[i]));
         same = same && formats[i] == formats[0];

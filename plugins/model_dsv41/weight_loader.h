@@ -75,7 +75,8 @@ class WeightLoader {
     const std::map<std::string, int64_t>& bytes() const { return bytes_; }
 
     Status matrix(const MatrixDesc& desc, Linear* out);
-    Status group(const std::vector<MatrixDesc>& descs, LinearGroup* out);
+    /// `single`: some member is also multiplied alone, so a format's group would not do.
+    Status group(const std::vector<MatrixDesc>& descs, bool single, LinearGroup* out);
     Status experts(const ExpertsDesc& desc, Ref<QuantExperts>* out);
     /// errors  not_found: no tensor of that name; invalid_argument: shape or dtype (found,
     /// expected)

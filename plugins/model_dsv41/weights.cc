@@ -24,7 +24,8 @@ Status load_site(const ModelConfig& c, const Names& name, const char* site, Weig
     return in.plain({name(site) + "_norm.weight", {c.hidden}}, &out->norm);
 }
 
-Status load_attention(const ModelConfig& c, const LayerKind& kind, const Names& name,
+/// A draft stage multiplies its wkv also alone, with the absorbed taps.
+Status load_attention(const ModelConfig& c, const LayerKind& kind, const Names& name, bool is_draft,
                       WeightLoader& in, BlockWeights* out) {
     const int64_t d = c.hidden;
     const int64_t dim = c.head_dim;
@@ -36,14 +37,14 @@ Status load_attention(const ModelConfig& c, const LayerKind& kind, const Names& 
             inputs.push_back({name("attn.compressor.wgate"), d, dim, 1, ShardAxis::none, false});
         }
     }
-    TENON_TRY(in.group(inputs, &out->inputs));
+    TENON_TRY(in.group(inputs, is_draft, &out->inputs));
 
     std::vector<MatrixDesc> queries{{name("attn.wq_b"), c.q_rank, width, 1, ShardAxis::out}};
     if (kind.owns_index) {
         queries.push_back(
             {name("attn.indexer.wq_b"), c.q_rank, int64_t{c.index_heads} * c.index_dim});
     }
-    TENON_TRY(in.group(queries, &out->queries));
+    TENON_TRY(in.group(queries, false, &out->queries));
 
     const int64_t groups = c.o_groups;
     TENON_TRY(in.matrix(
@@ -92,7 +93,7 @@ Status load_block(const ModelConfig& c, const LayerKind& kind, const Names& name
     TENON_TRY(load_site(c, name, "attn", in, &out->attn_site));
     TENON_TRY(load_site(c, name, "ffn", in, &out->ffn_site));
     in.set_tag(backbone ? "weights.attention" : tag);
-    TENON_TRY(load_attention(c, kind, name, in, out));
+    TENON_TRY(load_attention(c, kind, name, !backbone, in, out));
     in.set_tag(backbone ? "weights.experts" : tag);
     TENON_TRY(load_experts(c, name, experts, in, out));
     if (kind.engram >= 0) {

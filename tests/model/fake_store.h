@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// A row store of plain preads whose rows can be made to fail, and that counts what it was asked
+// for.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+#include "tenon/storage.h"
+
+namespace tenon::testing {
+
+class FakeStore final : public RowStore {
+  public:
+    /// Rows [first, last] of every table whose name contains `table` fail from now on.
+    void fail_rows(std::string table, int64_t first, int64_t last) {
+        failing_ = {std::move(table), first, last};
+    }
+    void heal() { failing_ = {}; }
+    /// Byte xor-ed into what is read, to simulate a wrong table.
+    void damage(uint8_t mask) { damage_ = mask; }
+    int64_t rows_read() const { return rows_read_; }
+
+    void* query(StrView facet) noexcept override {
+        return facet == StrView(RowStore::kFacet) ? static_cast<RowStore*>(this) : nullptr;
+    }
+    void release() noexcept override {}
+    Status open(const RowTableDesc& desc, RowTable** out) noexcept override {
+        const int fd = ::open(desc.path.str().c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            return error(Code::io, "{}: cannot open", desc.path);
+        }
+        *out = new Table(*this, desc, fd);
+        return {};
+    }
+
+  private:
+    struct Failing {
+        std::string table;
+        int64_t first = 0, last = -1;
+    };
+    class Table final : public Implements<Table, RowTable> {
+      public:
+        Table(FakeStore& store, const RowTableDesc& desc, int fd)
+            : store_(store), desc_(desc), name_(desc.name.str()), fd_(fd) {}
+        ~Table() { ::close(fd_); }
+        RowTableInfo info() noexcept override {
+            RowTableInfo i;
+            i.rows = desc_.rows;
+            i.row_bytes = desc_.row_bytes;
+            return i;
+        }
+        RowTableStats stats() noexcept override { return {}; }
+        Status fetch(const RowBatch& batch, Ticket* out) noexcept override {
+            if (static_cast<int64_t>(batch.ids.size) > desc_.max_batch ||
+                open_.size() >= static_cast<size_t>(desc_.max_tickets)) {
+                return error(Code::invalid_argument, "{}: {} ids of {}, {} tickets of {}", name_,
+                             batch.ids.size, desc_.max_batch, open_.size(), desc_.max_tickets);
+            }
+            std::vector<uint64_t> failed((batch.ids.size + 63) / 64, 0);
+            for (uint64_t i = 0; i < batch.ids.size; ++i) {
+                const int64_t id = batch.ids[i];
+                if (id < 0) {
+                    continue;
+                }
+                if (id >= desc_.rows) {
+                    return error(Code::invalid_argument, "{}: row {} of {}", name_, id, desc_.rows);
+                }
+                const Failing& f = store_.failing_;
+                if (id >= f.first && id <= f.last && name_.find(f.table) != std::string::npos) {
+                    failed[i / 64] |= uint64_t{1} << (i % 64);
+                    continue;
+                }
+                const int64_t per = desc_.rows_per_page == 0 ? desc_.rows : desc_.rows_per_page;
+                const auto at = static_cast<int64_t>(desc_.offset) + id / per * desc_.page_bytes +
+                                id % per * desc_.row_bytes;
+                auto* dst = batch.dst.row<uint8_t>(static_cast<int64_t>(i));
+                if (::pread(fd_, dst, static_cast<size_t>(desc_.row_bytes), at) !=
+                    desc_.row_bytes) {
+                    failed[i / 64] |= uint64_t{1} << (i % 64);
+                }
+                dst[0] ^= store_.damage_;
+                ++store_.rows_read_;
+            }
+            *out = ++next_;
+            open_[*out] = std::move(failed);
+            return {};
+        }
+        Status wait(Ticket ticket, int64_t, Span<uint64_t> failed) noexcept override {
+            const auto found = open_.find(ticket);
+            if (found == open_.end()) {
+                return error(Code::not_found, "{}: no ticket {}", name_, ticket);
+            }
+            for (uint64_t i = 0; i < failed.size && i < found->second.size(); ++i) {
+                failed[i] = found->second[i];
+            }
+            open_.erase(found);
+            return {};
+        }
+        bool done(Ticket) noexcept override { return true; }
+        void cancel(Ticket ticket) noexcept override { open_.erase(ticket); }
+
+      private:
+        FakeStore& store_;
+        RowTableDesc desc_;
+        std::string name_;
+        int fd_;
+        Ticket next_ = 0;
+        std::map<Ticket, std::vector<uint64_t>> open_;
+    };
+
+    Failing failing_;
+    uint8_t damage_ = 0;
+    int64_t rows_read_ = 0;
+};
+
+}  // namespace tenon::testing

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+// Step plans by hand: collects records and hands out the view that Model::submit takes.
+#pragma once
+
+#include "tenon/plan.h"
+
+namespace tenon::testing {
+
+class PlanBuilder {
+  public:
+    explicit PlanBuilder(uint64_t step) : step_(step) {}
+
+    PlanBuilder& open(uint32_t slot, uint32_t generation) {
+        slot_ops_.push_back({slot, generation, plan::SlotOpKind::open, 0, 0, 0});
+        return *this;
+    }
+    PlanBuilder& close(uint32_t slot, uint32_t generation) {
+        slot_ops_.push_back({slot, generation, plan::SlotOpKind::close, 0, 0, 0});
+        return *this;
+    }
+    PlanBuilder& rewind(uint32_t slot, uint32_t generation, int64_t length) {
+        slot_ops_.push_back({slot, generation, plan::SlotOpKind::rewind, 0, length, 0});
+        return *this;
+    }
+    PlanBuilder& map(uint32_t slot, uint32_t generation, int64_t first,
+                     const std::vector<int32_t>& pages) {
+        maps_.push_back({slot, generation, static_cast<uint32_t>(first),
+                         static_cast<uint32_t>(pages.size()), static_cast<uint32_t>(pages_.size()),
+                         0});
+        pages_.insert(pages_.end(), pages.begin(), pages.end());
+        return *this;
+    }
+    PlanBuilder& copy_page(int32_t src, int32_t dst, int32_t tokens) {
+        copies_.push_back({src, dst, tokens, 0});
+        return *this;
+    }
+    /// Spans of the record are filled from the vectors.
+    PlanBuilder& sampler(plan::Sampler s, const std::vector<plan::Pair>& bias = {},
+                         const std::vector<int32_t>& stops = {},
+                         const std::vector<plan::Pair>& counts = {}) {
+        s.bias_off = static_cast<uint32_t>(pairs_.size());
+        s.bias_count = static_cast<uint32_t>(bias.size());
+        pairs_.insert(pairs_.end(), bias.begin(), bias.end());
+        s.counts_off = static_cast<uint32_t>(pairs_.size());
+        s.counts_count = static_cast<uint32_t>(counts.size());
+        pairs_.insert(pairs_.end(), counts.begin(), counts.end());
+        s.stop_off = static_cast<uint32_t>(tokens_.size());
+        s.stop_count = static_cast<uint32_t>(stops.size());
+        tokens_.insert(tokens_.end(), stops.begin(), stops.end());
+        samplers_.push_back(s);
+        return *this;
+    }
+    /// `rows` and `tokens_off` follow from the tokens.
+    PlanBuilder& window(plan::Window w, const std::vector<int32_t>& tokens) {
+        w.rows = static_cast<int32_t>(tokens.size());
+        w.tokens_off = static_cast<uint32_t>(tokens_.size());
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        windows_.push_back(w);
+        return *this;
+    }
+    PlanBuilder& draft(uint32_t slot, uint32_t generation) {
+        drafts_.push_back({slot, generation, 0, 0});
+        return *this;
+    }
+    /// One chunk; `outputs` > 0: a target at its end that wants logits of that many rows.
+    PlanBuilder& chunk(uint32_t slot, uint32_t generation, int64_t begin,
+                       const std::vector<int32_t>& tokens, int32_t outputs = 0) {
+        plan::Chunk c;
+        c.slot = slot;
+        c.generation = generation;
+        c.begin = begin;
+        c.end = begin + static_cast<int64_t>(tokens.size());
+        c.tokens_off = static_cast<uint32_t>(tokens_.size());
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        c.target_off = static_cast<uint32_t>(targets_.size());
+        c.target_count = 1;
+        plan::Target t;
+        t.at = c.end;
+        t.outputs = outputs;
+        targets_.push_back(t);
+        chunks_.push_back(c);
+        return *this;
+    }
+    PlanBuilder& flags(uint64_t value) {
+        flags_ = value;
+        return *this;
+    }
+
+    /// Valid until this object changes or ends.
+    StepPlan view() const {
+        StepPlan p;
+        p.header.step = step_;
+        p.header.flags = flags_;
+        p.slot_ops = slot_ops_;
+        p.page_maps = maps_;
+        p.page_copies = copies_;
+        p.samplers = samplers_;
+        p.windows = windows_;
+        p.drafts = drafts_;
+        p.chunks = chunks_;
+        p.targets = targets_;
+        p.tokens = tokens_;
+        p.pages = pages_;
+        p.pairs = pairs_;
+        return p;
+    }
+
+  private:
+    uint64_t step_;
+    uint64_t flags_ = 0;
+    std::vector<plan::SlotOp> slot_ops_;
+    std::vector<plan::PageMap> maps_;
+    std::vector<plan::PageCopy> copies_;
+    std::vector<plan::Sampler> samplers_;
+    std::vector<plan::Window> windows_;
+    std::vector<plan::Draft> drafts_;
+    std::vector<plan::Chunk> chunks_;
+    std::vector<plan::Target> targets_;
+    std::vector<int32_t> tokens_, pages_;
+    std::vector<plan::Pair> pairs_;
+};
+
+}  // namespace tenon::testing
