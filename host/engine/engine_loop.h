@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The engine behind the front ends: one engine thread that plans and executes steps, one delivery thread that
-// turns tokens into reply events. The lifecycle constructs it around a loaded model.
+// The engine behind the front ends: one engine thread that plans and executes steps, one delivery
+// thread that turns tokens into reply events. The lifecycle constructs it around a loaded model.
 #pragma once
 
 #include <memory>
@@ -10,29 +10,31 @@
 
 namespace tenon {
 
-/// Life: create -> start -> [begin_drain | drain] -> stop -> release. Main thread, unless said otherwise.
-/// `submit`, `info`, `stats`, `text`, `retry_after_s`, `state`, `set_memory_level`: any thread, any time.
+/// Life: create -> start -> [begin_drain | drain] -> stop -> release. Main thread, unless said
+/// otherwise. `submit`, `info`, `stats`, `text`, `retry_after_s`, `state`, `set_memory_level`: any
+/// thread, any time.
 ///
-/// Publish it as service "engine.engine/1" as soon as it exists: until `start` has returned, `submit`
-/// answers unavailable "loading".
+/// Publish it as service "engine.engine/1" as soon as it exists: until `start` has returned,
+/// `submit` answers unavailable "loading".
 class EngineLoop final : public Engine {
   public:
-    /// Borrows model, host and overlays; all must outlive the loop. Everything that the engine thread
-    /// needs is allocated here. `overlays` in profile order: the first is nearest to the planner.
-    /// errors  invalid_argument: settings that contradict the model (names both)
+    /// Borrows model, host and overlays; all must outlive the loop. Everything that the engine
+    /// thread needs is allocated here. `overlays` in profile order: the first is nearest to the
+    /// planner. errors  invalid_argument: settings that contradict the model (names both)
     static Result<Ref<EngineLoop>> create(Model& model, EngineSettings settings, Host& host,
                                           Span<ScheduleOverlay* const> overlays);
 
-    /// Starts both threads, warms the model up on the engine thread and returns when the engine is ready.
-    /// errors  the model's warm-up error; the loop is then in state failed
+    /// Starts both threads, warms the model up on the engine thread and returns when the engine is
+    /// ready. errors  the model's warm-up error; the loop is then in state failed
     Status start();
 
-    /// From now on `submit` answers unavailable "draining"; running and waiting requests go on. Any thread.
+    /// From now on `submit` answers unavailable "draining"; running and waiting requests go on. Any
+    /// thread.
     void begin_drain() noexcept;
 
-    /// begin_drain, then waits until every request has ended. At `deadline_us` (Host::now_us clock) what
-    /// still runs ends with the error event `shutdown`.
-    /// errors  deadline: requests had to be ended; the engine is idle all the same
+    /// begin_drain, then waits until every request has ended. At `deadline_us` (Host::now_us clock)
+    /// what still runs ends with the error event `shutdown`. errors  deadline: requests had to be
+    /// ended; the engine is idle all the same
     Status drain(int64_t deadline_us);
 
     /// Ends all requests (`shutdown`) and both threads. Idempotent; also called by release().
@@ -40,7 +42,8 @@ class EngineLoop final : public Engine {
 
     EngineState state() const noexcept;
 
-    /// Set by the memory watchdog: 0 ok, 1 soft (no admission), 2 hard (newest stream ends), engine.md 3.3.
+    /// Set by the memory watchdog: 0 ok, 1 soft (no admission), 2 hard (newest stream ends),
+    /// engine.md 3.3.
     void set_memory_level(uint32_t level) noexcept;
 
     EngineInfo info() noexcept override;

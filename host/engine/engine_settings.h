@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the host tells the engine at construction: limits, defaults and names from the resolved profile.
+// What the host tells the engine at construction: limits, defaults and names from the resolved
+// profile.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,7 @@ struct SamplingDefaults {
 struct EngineFailure {
     Code code = Code::internal;
     int exit_code = 70;
-    std::string event;    ///< what streams were told: "device", "peer_lost", "stalled", "internal", …
+    std::string event;  ///< what streams were told: "device", "peer_lost", "stalled", "internal", …
     std::string message;  ///< cause, for the log
 };
 
@@ -33,15 +34,16 @@ struct EngineSettings {
     // Geometry. Must be what the model was loaded with: the model allocated for exactly this.
     int32_t slots = 4;
     int64_t context_tokens = 0;  ///< 0 = the model's limit
-    int64_t pool_pages = 0;      ///< tenon::pool_pages(request, info); 0 = that rule for slots * context
+    int64_t pool_pages =
+        0;  ///< tenon::pool_pages(request, info); 0 = that rule for slots * context
     int32_t step_rows = 16;
     int32_t window_rows = 16;
     int32_t chunk_rows = 2048;
     int32_t world = 1;
 
     // Scheduling.
-    int32_t draft_depth = 0;     ///< drafts per window; 0 = none; at most the model's
-    int32_t max_queued = 64;     ///< waiting replies; beyond: unavailable "queue full"
+    int32_t draft_depth = 0;  ///< drafts per window; 0 = none; at most the model's
+    int32_t max_queued = 64;  ///< waiting replies; beyond: unavailable "queue full"
     bool clamp_max_tokens = false;
     int64_t fairness_us = 60'000'000;
     int64_t fairness_background_us = 600'000'000;
@@ -55,8 +57,9 @@ struct EngineSettings {
     std::string profile_name, profile_digest, version;
     int64_t created_unix = 0;
 
-    /// Called once, on the engine thread, after every stream got its error event was queued. Must not
-    /// block and must not call the engine; typically it wakes the main thread, which then exits.
+    /// Called once, on the engine thread, after every stream got its error event was queued. Must
+    /// not block and must not call the engine; typically it wakes the main thread, which then
+    /// exits.
     std::function<void(const EngineFailure&)> on_failure;
 };
 

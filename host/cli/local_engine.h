@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// A deployment with a running engine and no front end, for chat and bench.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/engine/engine_loop.h"
+#include "host/lifecycle/deployment.h"
+
+namespace tenon::cli {
+
+/// Thread: main. The engine ends before the deployment.
+class LocalEngine {
+  public:
+    LocalEngine() : deployment_(host_) {}
+    ~LocalEngine() {
+        if (engine_) {
+            engine_->stop();
+        }
+    }
+    Status open(const std::string& profile, const std::vector<std::string>& overrides) {
+        Deployment& d = deployment_;
+        TENON_TRY(d.open(profile, overrides));
+        TENON_TRY(d.require_plugins());
+        TENON_TRY(d.create());
+        TENON_TRY(d.plan());
+        TENON_TRY(d.check_fit());
+        TENON_TRY(d.load());
+        auto made =
+            EngineLoop::create(*d.model(), d.engine_settings(), host_, d.schedule_overlays());
+        if (!made.ok()) {
+            return made.take_status();
+        }
+        engine_ = std::move(*made);
+        return engine_->start();
+    }
+    Deployment& deployment() { return deployment_; }
+    EngineLoop& engine() { return *engine_; }
+    HostServices& host() { return host_; }
+
+  private:
+    HostServices host_;
+    Deployment deployment_;
+    Ref<EngineLoop> engine_;
+};
+
+}  // namespace tenon::cli

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+// Arguments of `tenon`; the only file that includes CLI11.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "host/cli/completion.h"
+#include "host/cli/verbs.h"
+#include "host/lifecycle/deployment.h"
+#include "host/log/log.h"
+#include "host/version.h"
+
+namespace {
+
+using namespace tenon;
+using namespace tenon::cli;
+
+void profile_options(CLI::App* verb, ProfileArgs* args) {
+    verb->add_option("profile", args->profile, "deployment profile (TOML)")->required();
+    verb->add_option("--set", args->set, "override a key: section.key=value (repeatable)")
+        ->allow_extra_args(false);
+}
+
+void text_options(CLI::App* verb, TextArgs* args) {
+    auto* folder =
+        verb->add_option("--checkpoint", args->checkpoint, "folder with a tokenizer.json");
+    auto* profile =
+        verb->add_option("profile", args->profile, "deployment profile, instead of --checkpoint");
+    folder->excludes(profile);
+}
+
+int need_text_source(const TextArgs& args) {
+    return args.checkpoint.empty() && args.profile.empty()
+               ? fail(kExitUsage, "name a profile or a folder: --checkpoint DIR")
+               : 0;
+}
+
+int text_verb(const TextArgs& args, int (*run)(const TextArgs&)) {
+    const int code = need_text_source(args);
+    return code != 0 ? code : run(args);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app{
+        "Tenon: inference engine for the dsv41 model family.\n\nStart with:  tenon serve "
+        "profiles/mini.toml"};
+    app.set_version_flag("--version", std::string("tenon ") + kVersion);
+    app.require_subcommand(1);
+    app.footer(
+        "Exit codes: 0 done, 1 a verb's checks failed, 2 command line or profile, 3 plugin, 4 does "
+        "not fit,\n"
+        "5 device or data, 6 peer, 70 internal error.");
+    int code = 0;
+
+    ProfileArgs serve_args;
+    auto* serve =
+        app.add_subcommand("serve", "load the profile's model and serve it until SIGTERM");
+    profile_options(serve, &serve_args);
+    serve->callback([&] { code = serve_verb(serve_args); });
+
+    ProfileArgs check_args;
+    auto* check = app.add_subcommand(
+        "check", "everything up to the memory plan; lists what this machine lacks");
+    profile_options(check, &check_args);
+    check->add_flag("--strict", check_args.strict, "missing plugins, devices or data are errors");
+    check->callback([&] { code = check_verb(check_args); });
+
+    ProfileArgs explain_args;
+    auto* explain = app.add_subcommand(
+        "explain", "each key with its value and origin, plugin choices, memory plan");
+    profile_options(explain, &explain_args);
+    explain->callback([&] { code = explain_verb(explain_args); });
+
+    PluginsArgs plugins_args;
+    auto* plugins =
+        app.add_subcommand("plugins", "installed plugins with version, kind and options");
+    plugins->add_option("--path", plugins_args.path, "further folders");
+    plugins->callback([&] { code = plugins_verb(plugins_args); });
+
+    PluginNewArgs new_args;
+    auto* plugin = app.add_subcommand("plugin", "start a plugin of your own");
+    plugin->require_subcommand(1);
+    auto* plugin_new = plugin->add_subcommand(
+        "new", "copy a template: tenon plugin new storage rowcache ./rowcache");
+    plugin_new->add_option("kind", new_args.kind, "storage, overlay or quant")->required();
+    plugin_new->add_option("name", new_args.name, "what a profile writes after plugin =")
+        ->required();
+    plugin_new->add_option("folder", new_args.folder, "new folder")->required();
+    plugin_new->callback([&] { code = plugin_new_verb(new_args); });
+
+    ChatArgs chat_args;
+    auto* chat = app.add_subcommand("chat", "a conversation in the terminal");
+    chat->add_option("profile", chat_args.profile.profile,
+                     "deployment profile, or http://host:port of a server")
+        ->required();
+    chat->add_option("--set", chat_args.profile.set, "override a key")->allow_extra_args(false);
+    chat->add_option("--once", chat_args.once, "answer this and exit");
+    chat->add_flag("--thinking", chat_args.thinking,
+                   "let the model think, whatever the profile says");
+    chat->add_flag("--no-thinking", chat_args.no_thinking, "no thinking");
+    chat->callback([&] { code = chat_verb(chat_args); });
+
+    BenchArgs bench_args;
+    auto* bench = app.add_subcommand(
+        "bench", "load time, prefill and decode speed, memory, and the machine's floor");
+    profile_options(bench, &bench_args.profile);
+    bench->add_option("--prompt-tokens", bench_args.prompt_tokens, "length of the prefill prompt")
+        ->check(CLI::Range(2, 1 << 20));
+    bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded")
+        ->check(CLI::Range(1, 1 << 20));
+    bench->add_option("--decode-prompt", bench_args.decode_prompt, "prompt before decoding")
+        ->check(CLI::Range(1, 1 << 20));
+    bench->add_option("--runs", bench_args.runs, "repetitions; medians are printed")
+        ->check(CLI::Range(1, 100));
+    bench->add_flag("--json", bench_args.profile.json, "the report as one JSON object");
+    bench->callback([&] { code = bench_verb(bench_args); });
+
+    InspectArgs inspect_args;
+    auto* inspect = app.add_subcommand(
+        "inspect", "list a checkpoint's matrices and tensors, or write one as f32");
+    inspect->add_option("checkpoint", inspect_args.checkpoint, "folder")->required();
+    inspect->add_option("--extra", inspect_args.extra, "further safetensors files");
+    inspect->add_option("--tensor", inspect_args.tensor, "name, with or without .weight");
+    inspect->add_option("--out", inspect_args.out, "safetensors file to write");
+    inspect->callback([&] { code = inspect_verb(inspect_args); });
+
+    TextArgs tokenize_args, detokenize_args, render_args, parse_args;
+    auto* tokenize =
+        app.add_subcommand("tokenize", "JSON Lines {text} to {ids}; all text is ordinary text");
+    text_options(tokenize, &tokenize_args);
+    tokenize->add_flag("--parse-specials", tokenize_args.parse_specials,
+                       "also give ids_with_specials_parsed");
+    tokenize->callback([&] { code = text_verb(tokenize_args, tokenize_verb); });
+    auto* detokenize = app.add_subcommand("detokenize", "JSON Lines {ids} to {text}");
+    text_options(detokenize, &detokenize_args);
+    detokenize->add_flag("--skip-specials", detokenize_args.skip_specials,
+                         "leave special tokens out");
+    detokenize->callback([&] { code = text_verb(detokenize_args, detokenize_verb); });
+    auto* render = app.add_subcommand(
+        "render", "JSON Lines {request} to {prompt, ids, thinking, images, parse}");
+    text_options(render, &render_args);
+    render->callback([&] { code = text_verb(render_args, render_verb); });
+    auto* parse = app.add_subcommand(
+        "parse", "JSON Lines {text | ids, start, tools} to {reasoning, content, tool_calls}");
+    text_options(parse, &parse_args);
+    parse->callback([&] { code = text_verb(parse_args, parse_verb); });
+
+    ScoreArgs score_args;
+    auto* score = app.add_subcommand("score", "logits of every position, and perplexity");
+    profile_options(score, &score_args.profile);
+    score->add_option("--ids", score_args.ids, "JSON Lines {ids}")->required();
+    score->add_option("--logits", score_args.logits, "safetensors file: logits.0, logits.1, …")
+        ->required();
+    score->add_flag("--drafts", score_args.drafts,
+                    "also drafts.i after each prompt's greedy next token");
+    score->callback([&] { code = score_verb(score_args); });
+
+    PackArgs pack_args;
+    auto* pack =
+        app.add_subcommand("pack-engram", "build the packed row tables of one rank (resumable)");
+    profile_options(pack, &pack_args.profile);
+    pack->add_option("--out", pack_args.out, "folder for the packed files")->required();
+    pack->add_option("--rank", pack_args.rank, "rank")->check(CLI::Range(0, 7));
+    pack->add_option("--world", pack_args.world, "ranks")->check(CLI::Range(1, 8));
+    pack->add_flag("--verify", pack_args.verify, "check existing files only");
+    pack->callback([&] { code = pack_engram_verb(pack_args); });
+
+    std::string shell;
+    auto* completion =
+        app.add_subcommand("completion", "print a completion script: bash, zsh or fish");
+    completion->add_option("shell", shell, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    completion->callback([&] {
+        std::vector<CompletionVerb> verbs;
+        for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+            CompletionVerb v{verb->get_name(), verb->get_description(), {}};
+            for (const CLI::Option* o : verb->get_options()) {
+                if (!o->get_lnames().empty()) {
+                    v.options.push_back("--" + o->get_lnames().front());
+                }
+            }
+            verbs.push_back(std::move(v));
+        }
+        std::fputs(completion_script(shell, verbs).c_str(), stdout);
+    });
+
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+        if (e.get_exit_code() == 0) {
+            return app.exit(e);
+        }
+        std::vector<std::string> names;
+        for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+            names.push_back(verb->get_name());
+        }
+        const std::string near = argc > 1 ? nearest(argv[1], names) : "";
+        std::string message = e.what();
+        if (!near.empty() && near != argv[1]) {
+            message = std::string("no verb '") + argv[1] + "'. Did you mean '" + near + "'?";
+        }
+        return fail(kExitUsage, message + " (tenon --help)");
+    } catch (const std::exception& e) {
+        return fail(kExitInternal, e.what());
+    }
+    log_flush();
+    return code;
+}

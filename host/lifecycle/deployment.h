@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// From a profile to a loaded model: find, check, probe, create, plan, load (architecture.md 6).
+// Each verb goes as far as it needs; whatever exists is released in reverse order.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/engine/engine_settings.h"
+#include "host/profile/profile.h"
+#include "host/services/host_services.h"
+
+namespace tenon {
+
+/// Exit codes of architecture.md 13.
+enum ExitCode : int {
+    kExitOk = 0,
+    kExitChecks = 1,
+    kExitUsage = 2,
+    kExitPlugin = 3,
+    kExitFit = 4,
+    kExitData = 5,
+    kExitPeer = 6,
+    kExitInternal = 70,
+};
+
+/// One line of the memory table; strings are owned.
+struct PlannedMemory {
+    std::string tag, note;
+    PlanPlace place = PlanPlace::host;
+    int64_t bytes = 0;
+    int64_t count = 1;
+};
+
+struct MemoryReport {
+    std::vector<PlannedMemory> entries;
+    int64_t reserve = 0;
+    int64_t available = 0;  ///< MemAvailable when the plan was made
+    int64_t total() const;
+    bool fits() const { return total() + reserve <= available; }
+    /// The table as text, largest first.
+    std::string table() const;
+};
+
+/// Thread: main. A failed step leaves `exit_code` with the code of that step.
+class Deployment {
+  public:
+    explicit Deployment(HostServices& host) : host_(host) {}
+    ~Deployment();
+    Deployment(const Deployment&) = delete;
+    Deployment& operator=(const Deployment&) = delete;
+
+    /// Reads and validates the profile, loads plugins, sets the log up.
+    Status open(const std::string& profile, const std::vector<std::string>& overrides);
+    /// errors  unavailable: plugins or features that the profile names and this installation lacks
+    Status require_plugins();
+    /// Probes and creates compute, transport, storage, formats, overlays and the model family.
+    Status create();
+    /// Opens checkpoint and tables, asks the family for facts and the memory plan.
+    Status plan();
+    /// errors  does_not_fit: table and the largest context that would fit
+    Status check_fit();
+    /// Start guard, communicator, load. The model is not warmed up.
+    Status load();
+
+    int exit_code() const { return exit_code_; }
+    const Profile& profile() const { return profile_; }
+    const PluginRegistry& registry() const { return registry_; }
+    const ModelInfo& info() const { return info_; }
+    const ModelRequest& request() const { return request_; }
+    const MemoryReport& memory() const { return memory_; }
+    const std::vector<std::string>& chosen() const { return chosen_; }
+    HostServices& host() { return host_; }
+    Model* model() { return model_.get(); }
+    ModelFamily* family() { return family_; }
+    Checkpoint* checkpoint() { return checkpoint_.get(); }
+    Checkpoint* tables() { return tables_ ? tables_.get() : checkpoint_.get(); }
+    WeightSource* weights() { return weights_; }
+    Device* device() { return device_; }
+    const std::vector<QuantFormat*>& formats() const { return formats_; }
+    const std::vector<ScheduleOverlay*>& schedule_overlays() const { return schedule_overlays_; }
+    EngineSettings engine_settings() const;
+    /// Creates one component; the object is released with the deployment.
+    Status create_component(const ProfileSection& section, Object** out);
+    /// Releases the `count` components that were created last (front ends end before the engine).
+    void release_last(size_t count);
+
+  private:
+    template <class T>
+    Status create_as(const ProfileSection& section, T** out);
+    Status make_request();
+    Status plan_for(int64_t context_tokens, MemoryReport* out);
+
+    HostServices& host_;
+    PluginRegistry registry_;
+    Profile profile_;
+    int exit_code_ = kExitUsage;
+    std::vector<std::string> chosen_;
+    std::vector<Object*> created_;  // in order of creation
+    Device* device_ = nullptr;
+    std::vector<OpTable*> op_tables_;
+    Transport* transport_ = nullptr;
+    RowStore* store_ = nullptr;
+    std::vector<QuantFormat*> formats_;
+    std::vector<WeightOverlay*> weight_overlays_;
+    std::vector<ScheduleOverlay*> schedule_overlays_;
+    MediaCache* media_ = nullptr;
+    ModelFamily* family_ = nullptr;
+    Ref<Checkpoint> checkpoint_, tables_;
+    WeightSource* weights_ = nullptr;
+    ModelInfo info_;
+    ModelRequest request_;
+    std::vector<std::string> fusions_off_;
+    std::vector<StrView> fusions_views_;
+    std::string engram_dir_, engram_layout_;
+    MemoryReport memory_;
+    int64_t program_bytes_ = 0;
+    Ref<Communicator> communicator_;
+    Ref<Model> model_;
+};
+
+/// MemAvailable of the machine, bytes; 0 if unknown.
+int64_t memory_available();
+/// Resident bytes of this process.
+int64_t memory_resident();
+
+}  // namespace tenon

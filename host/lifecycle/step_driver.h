@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// Drives a model directly, one sequence in slot 0, without an engine: for `score` and measurements.
+#pragma once
+
+#include <vector>
+
+#include "tenon/model.h"
+
+namespace tenon {
+
+/// Thread: the thread that loaded the model; no engine may run.
+class StepDriver {
+  public:
+    StepDriver(Model& model, const ModelRequest& request);
+
+    /// Opens slot 0 with an empty sequence (closes the old one).
+    Status open();
+    /// Runs prompt rows as chunks of at most `chunk_rows`. With `logits` not null every row's
+    /// logits are appended (f32, vocab each); the model must offer ModelLogits.
+    Status prefill(Span<const int32_t> ids, std::vector<float>* logits);
+    /// One decode row; the next token is the greedy one.
+    Status decode(int32_t pending, int32_t* next);
+    /// As decode, then a draft pass: the drafts after `next`.
+    Status decode_and_draft(int32_t pending, int32_t* next, std::vector<int32_t>* drafts);
+    Status close();
+    int64_t length() const { return length_; }
+
+  private:
+    Status run(StepPlan* plan, StepResult* result);
+    Status ensure_pages(int64_t length, std::vector<plan::PageMap>* maps,
+                        std::vector<int32_t>* pages);
+
+    Model& model_;
+    ModelRequest request_;
+    uint64_t step_ = 0;
+    uint32_t generation_ = 0;
+    bool open_ = false;
+    int64_t length_ = 0;
+    int64_t mapped_ = 0;
+};
+
+}  // namespace tenon
