@@ -83,7 +83,7 @@ Status TraceFacet::dequantize(const TensorView& codes, const TensorView& scales,
     return p_.device->synchronize(*p_.stream);
 }
 
-/// The newest rows that the ring holds, oldest first.
+/// The newest rows, oldest first: a window of them, since rejected rows may lie where older ones were.
 Status TraceFacet::read_ring(const Ring& ring, uint32_t slot, int64_t length, Kept* out) {
     const auto slot_rows = [&](const TensorView& v) {
         return v.null() ? v
@@ -93,7 +93,7 @@ Status TraceFacet::read_ring(const Ring& ring, uint32_t slot, int64_t length, Ke
     std::vector<uint16_t> all;
     TENON_TRY(
         dequantize(slot_rows(ring.codes), slot_rows(ring.scales), ring.format, ring.width, &all));
-    const int64_t n = std::min<int64_t>(length, ring.R);
+    const int64_t n = std::min<int64_t>(length, p_.config->window);
     out->bytes.resize(static_cast<size_t>(n * ring.width) * 2);
     for (int64_t i = 0; i < n; ++i) {
         const int64_t at = (length - n + i) % ring.R;
