@@ -10,9 +10,13 @@ tenon_add_test(ops_golden_test
     LINK tenon_op_fixture tenon::cpu_ops)
 
 # The suites that every compute plugin runs, here on the static library in both kinds of kernels.
-foreach(suite basic kvq rope attn index route_engram)
+foreach(suite basic kvq rope attn index route_engram sample draft state invariance arguments)
   list(APPEND op_suites ${ops_conformance}/${suite}_test.cc)
 endforeach()
 tenon_add_test(ops_conformance_test
     SOURCES ${op_suites} unit/ops_providers.cc
     LINK tenon_op_fixture tenon::cpu_ops)
+
+tenon_add_test(ops_layout_test SOURCES unit/ops_layout_test.cc)
+tenon_add_test(numeric_test SOURCES unit/numeric_test.cc)
+tenon_add_test(cpu_device_test SOURCES unit/cpu_device_test.cc LINK tenon::cpu_ops)

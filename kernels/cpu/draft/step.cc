@@ -63,13 +63,14 @@ Status step(void* self, const DraftStep& p, Stream&) noexcept {
             const StepRow row = step_row(ctx, p, s);
             if (row.live) {
                 const Source e(p.embed, row.prev);
+                NoiseSource noise = row.noise();
                 for (int64_t v = 0; v < V; ++v) {
                     const Source head(p.head, v);
                     double sum = p.base.row<const float>(s)[v];
                     for (int64_t i = 0; i < r; ++i) {
                         sum += static_cast<double>(head[i]) * e[i];
                     }
-                    step_offer(p, row, v, static_cast<float>(sum), best);
+                    step_offer(p, row, noise, v, static_cast<float>(sum), best);
                 }
             }
             p.best.as<DraftBest>()[s] = best;

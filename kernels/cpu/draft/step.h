@@ -20,6 +20,8 @@ struct StepRow {
     double temperature = 0;
     uint64_t seed = 0;
     int32_t pos = 0;
+
+    NoiseSource noise() const { return {seed, pos}; }
 };
 StepRow step_row(Context& c, const DraftStep& p, int64_t s);
 
@@ -29,8 +31,8 @@ inline bool forbidden(const DraftStep& p, int64_t v) {
 
 /// Judges local id v with logit L. The value is rounded to f32 before it is compared, so that
 /// ranks, which exchange f32, and one rank alone agree. NaN never wins.
-inline void step_offer(const DraftStep& p, const StepRow& row, int64_t v, float L,
-                       DraftBest& best) {
+inline void step_offer(const DraftStep& p, const StepRow& row, NoiseSource& noise, int64_t v,
+                       float L, DraftBest& best) {
     const auto id = static_cast<int32_t>(p.vocab_at + v);
     float value = L;
     if (row.temperature > 0) {
@@ -38,7 +40,7 @@ inline void step_offer(const DraftStep& p, const StepRow& row, int64_t v, float 
         if (x + kGumbelLargest < static_cast<double>(best.value)) {
             return;
         }
-        const uint32_t word = noise_word(row.seed, row.pos, id);
+        const uint32_t word = noise.word(id);
         if (x + gumbel_bound(word) < static_cast<double>(best.value)) {
             return;
         }

@@ -15,7 +15,7 @@ namespace tenon::cpu::HWY_NAMESPACE {
 
 #if TENON_SIMD
 
-constexpr int64_t kBlockIds = 512;
+constexpr int64_t kBlockIds = 512;  // their head rows stay in cache for all segments
 
 // Scratch: S embedding rows as f32, S StepRows, then S bests for each worker.
 struct StepScratch {
@@ -38,21 +38,22 @@ void offer_block(const DraftStep& p, const StepScratch& s, int64_t v0, int64_t v
                  DraftBest* best) {
     const int64_t S = p.rows.S;
     const int64_t r = p.embed.shape[1];
-    for (int64_t v = v0; v < v1; v += 4) {
-        const int64_t count = HWY_MIN(int64_t{4}, v1 - v);
-        const W* w[4];
-        for (int64_t c = 0; c < 4; ++c) {
-            w[c] = p.head.row<const W>(v + HWY_MIN(c, count - 1));
+    for (int64_t i = 0; i < S; ++i) {
+        if (!s.rows[i].live) {
+            continue;
         }
-        for (int64_t i = 0; i < S; ++i) {
-            if (!s.rows[i].live) {
-                continue;
+        NoiseSource noise = s.rows[i].noise();
+        for (int64_t v = v0; v < v1; v += 4) {
+            const int64_t count = HWY_MIN(int64_t{4}, v1 - v);
+            const W* w[4];
+            for (int64_t c = 0; c < 4; ++c) {
+                w[c] = p.head.row<const W>(v + HWY_MIN(c, count - 1));
             }
             float dot[4];
             dots<1>(s.e + i * r, r, w, r, dot);
             const float* base = p.base.row<const float>(i) + v;
             for (int64_t c = 0; c < count; ++c) {
-                step_offer(p, s.rows[i], v + c, base[c] + dot[c], best[i]);
+                step_offer(p, s.rows[i], noise, v + c, base[c] + dot[c], best[i]);
             }
         }
     }

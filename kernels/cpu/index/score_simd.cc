@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // index.score with SIMD: 16 keys side by side in the lanes, so that no sum crosses lanes. Group
 // sums are exact in f32 (E2M1 products under one scale), hence the reference's bits.
+#include <algorithm>
+
 #include "common/simd_targets.h"
 #include "index/score.h"
 
@@ -26,26 +28,24 @@ struct KeyTile {
     HWY_ALIGN float key[kMaxWidth][kTile];
 
     void load_packed(const StoredRow* rows, int64_t Di) {
-        HWY_ALIGN uint8_t codes[kTile];
         HWY_ALIGN float scale[kTile];
         const DByte d8;
         const hn::Repartition<uint16_t, DByte> d16;
-        for (int64_t byte = 0; byte < Di / 2; ++byte) {
-            if (byte % 16 == 0) {
-                for (int64_t k = 0; k < kTile; ++k) {
-                    scale[k] = rows[k].codes == nullptr
-                                   ? 0.0f
-                                   : 0.5f * e8m0_to_f32(rows[k].scales[byte / 16]);
-                }
-            }
+        const auto mask = hn::Set(d8, 15);
+        for (int64_t group = 0; group < Di / kIndexGroup; ++group) {
+            hn::Vec<DByte> code[kTile];  // a key each, then, transposed, a byte of all keys each
             for (int64_t k = 0; k < kTile; ++k) {
-                codes[k] = rows[k].codes == nullptr ? uint8_t{0} : rows[k].codes[byte];
+                const bool here = rows[k].codes != nullptr;
+                scale[k] = here ? 0.5f * e8m0_to_f32(rows[k].scales[group]) : 0.0f;
+                code[k] = here ? hn::LoadU(d8, rows[k].codes + group * 16) : hn::Zero(d8);
             }
-            const auto packed = hn::Load(d8, codes);
-            const auto mask = hn::Set(d8, 15);
-            const auto high = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, packed)));
-            spread(doubled_e2m1(hn::And(packed, mask)), scale, key[2 * byte]);
-            spread(doubled_e2m1(hn::And(high, mask)), scale, key[2 * byte + 1]);
+            transpose(code);
+            for (int64_t byte = 0; byte < 16; ++byte) {
+                const auto high = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, code[byte])));
+                float* out = key[group * kIndexGroup + 2 * byte];
+                spread(doubled_e2m1(hn::And(code[byte], mask)), scale, out);
+                spread(doubled_e2m1(hn::And(high, mask)), scale, out + kTile);
+            }
         }
     }
     void load_bf16(const StoredRow* rows, int64_t Di) {
@@ -58,6 +58,17 @@ struct KeyTile {
     }
 
   private:
+    // 16 x 16 bytes, in four rounds of pairing row i with row i + 8.
+    static void transpose(hn::Vec<DByte> (&rows)[kTile]) {
+        for (int round = 0; round < 4; ++round) {
+            hn::Vec<DByte> next[kTile];
+            for (int64_t i = 0; i < kTile / 2; ++i) {
+                next[2 * i] = hn::InterleaveLower(DByte(), rows[i], rows[i + kTile / 2]);
+                next[2 * i + 1] = hn::InterleaveUpper(DByte(), rows[i], rows[i + kTile / 2]);
+            }
+            std::copy(next, next + kTile, rows);
+        }
+    }
     static void spread(hn::Vec<DByte> twice, const float* scale, float* out) {
         HWY_ALIGN int8_t bytes[kTile];
         hn::Store(twice, DByte(), reinterpret_cast<uint8_t*>(bytes));

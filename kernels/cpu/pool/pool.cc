@@ -14,6 +14,7 @@ namespace {
 // Longer than the pause between two loops of one forward pass, far below a scheduler tick.
 constexpr std::chrono::microseconds kSpin{40};
 constexpr int kSpinsPerLook = 32;
+constexpr int kSpinsBeforeYield = 4000;
 constexpr int64_t kBatchesPerWorker = 6;
 
 thread_local int32_t current_worker = -1;  // >= 0 while inside a body
@@ -76,8 +77,12 @@ void Pool::run(int64_t n, int64_t grain, Body body, void* arg) noexcept {
     epoch_.notify_all();
     take_units(0);
     epoch_.fetch_add(1);
-    while (active_.load() != 0) {
-        relax();
+    for (int spins = 0; active_.load() != 0; ++spins) {
+        if (spins < kSpinsBeforeYield) {
+            relax();
+        } else {
+            std::this_thread::yield();  // a worker may wait for this very core
+        }
     }
     busy_.clear(std::memory_order_release);
 }

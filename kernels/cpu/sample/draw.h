@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/rows.h"
+#include "tenon/numeric.h"
 #include "tenon/ops/sample.h"
 
 namespace tenon::cpu {
@@ -38,6 +39,29 @@ inline double gumbel_bound(uint32_t word) {
 }
 /// Above every value of gumbel_of_word.
 constexpr double kGumbelLargest = 22.9;
+
+/// noise_word with the last Philox block kept: neighbouring ids share one.
+class NoiseSource {
+  public:
+    NoiseSource(uint64_t seed, int32_t pos) : seed_(seed), pos_(static_cast<uint32_t>(pos)) {}
+    uint32_t word(int32_t id) {
+        const auto u = static_cast<uint32_t>(id);
+        if (!filled_ || u >> 2 != block_) {
+            block_ = u >> 2;
+            filled_ = true;
+            words_ = philox4x32_10(static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
+                                   block_, pos_, 0, 0);
+        }
+        return words_.word[u & 3];
+    }
+
+  private:
+    uint64_t seed_;
+    uint32_t pos_;
+    uint32_t block_ = 0;
+    bool filled_ = false;
+    Philox4 words_{};
+};
 
 /// The row passes of the fast version; both are exact in what they promise, sums in a fixed order.
 struct SampleKernels {

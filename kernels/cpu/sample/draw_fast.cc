@@ -12,8 +12,6 @@ namespace tenon::cpu {
 
 namespace {
 
-constexpr int64_t kFirstSorted = 64;
-
 struct Fast {
     const SampleKernels& kernels;
     const SampleParams& s;
@@ -26,33 +24,61 @@ struct Fast {
     }
     bool before(int32_t a, int32_t b) const { return l[a] > l[b] || (l[a] == l[b] && a < b); }
 
-    // Ids by falling logit; [0, sorted) is in order, the rest is not larger.
-    struct Sorter {
-        const Fast& f;
-        int64_t n;
-        int64_t sorted = 0;
-
-        void extend(int64_t to) {
-            to = std::min(to, n);
-            if (to <= sorted) {
-                return;
+    // Ids of [logit >= low, logit < high) appended to order[n..) in falling order; returns the new
+    // length.
+    int64_t append_sorted(int64_t n, float low, float high) const {
+        const int64_t first = n;
+        for (int64_t id = 0; id < V; ++id) {
+            if (l[id] >= low && l[id] < high) {
+                order[n++] = static_cast<int32_t>(id);
             }
-            const auto before = [this](int32_t a, int32_t b) { return f.before(a, b); };
-            if (to < n) {
-                std::nth_element(f.order + sorted, f.order + to, f.order + n, before);
-            }
-            std::sort(f.order + sorted, f.order + to, before);
-            sorted = to;
         }
-    };
+        std::sort(order + first, order + n, [this](int32_t a, int32_t b) { return before(a, b); });
+        return n;
+    }
 
-    // Length of the shortest prefix with at least top_p of the first n ids' weight.
-    int64_t cut_top_p(Sorter& sorter, int64_t n, double top, double sum) const {
+    // order[0..): the shortest prefix of the falling order with at least top_p of `sum`; returns
+    // its length. The row is sorted band by band from the top, since few ids usually carry the
+    // weight.
+    int64_t top_p_of_all(double top, double sum) const {
+        const auto logit_at = [&](double depth) {
+            return static_cast<float>((top - depth) * static_cast<double>(s.temperature));
+        };
+        float high = std::numeric_limits<float>::infinity();
+        double prefix = 0;
+        int64_t n = 0;
+        for (double depth : {2.0, 4.0, 8.0, 16.0, 1e300}) {
+            const float low = depth > 1e6 ? -std::numeric_limits<float>::max() : logit_at(depth);
+            if (!(low < high)) {
+                continue;
+            }
+            const int64_t end = append_sorted(n, low, high);
+            for (; n < end; ++n) {
+                prefix += std::exp(at(order[n]) - top);
+                if (prefix >= static_cast<double>(s.top_p) * sum) {
+                    return n + 1;
+                }
+            }
+            high = low;
+        }
+        return n;
+    }
+
+    // order[0..n): the k largest in falling order, cut by top_p among themselves.
+    int64_t top_k_then_p(int64_t available, double top) const {
+        const int64_t n = std::min<int64_t>(available, s.top_k);
+        const auto falling = [this](int32_t a, int32_t b) { return before(a, b); };
+        std::nth_element(order, order + n - 1, order + available, falling);
+        std::sort(order, order + n, falling);
+        if (!(s.top_p < 1)) {
+            return n;
+        }
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            sum += std::exp(at(order[i]) - top);
+        }
         double prefix = 0;
         for (int64_t i = 0; i < n; ++i) {
-            if (i == sorter.sorted) {
-                sorter.extend(std::max(kFirstSorted, 4 * i));
-            }
             prefix += std::exp(at(order[i]) - top);
             if (prefix >= static_cast<double>(s.top_p) * sum) {
                 return i + 1;
@@ -66,13 +92,14 @@ struct Fast {
     int32_t draw(int64_t n, int32_t strongest, double least, const Id& id_of) const {
         double best = at(strongest) + gumbel_noise(s.seed, s.pos, strongest);
         int32_t token = strongest;
+        NoiseSource noise(s.seed, s.pos);
         for (int64_t i = 0; i < n; ++i) {
             const int32_t id = id_of(i);
             const double x = at(id);
             if (!(x >= least) || x + kGumbelLargest < best) {
                 continue;
             }
-            const uint32_t word = noise_word(s.seed, s.pos, id);
+            const uint32_t word = noise.word(id);
             if (x + gumbel_bound(word) < best) {
                 continue;
             }
@@ -118,28 +145,17 @@ struct Fast {
             return draw(n, strongest, least, [this](int64_t i) { return order[i]; });
         }
         int64_t n = 0;
-        for (int64_t id = 0; id < V; ++id) {
-            if (l[id] > kNoLogit) {
-                order[n++] = static_cast<int32_t>(id);
-            }
-        }
-        Sorter sorter{*this, n};
-        if (limits && s.top_k < n) {
-            n = s.top_k;
-            sorter.extend(n);
-        }
-        if (s.top_p < 1) {
-            double sum = 0;
-            if (limits) {
-                for (int64_t i = 0; i < n; ++i) {
-                    sum += std::exp(at(order[i]) - top);
+        if (limits) {
+            for (int64_t id = 0; id < V; ++id) {
+                if (l[id] > kNoLogit) {
+                    order[n++] = static_cast<int32_t>(id);
                 }
-            } else {
-                sum = kernels.sum_exp(l, V, s.temperature, top);
             }
-            n = cut_top_p(sorter, n, top, sum);
+            n = top_k_then_p(n, top);
+        } else {
+            n = top_p_of_all(top, kernels.sum_exp(l, V, s.temperature, top));
         }
-        while (n > 1 && n <= sorter.sorted && !passes_min_p(order[n - 1])) {
+        while (n > 1 && !passes_min_p(order[n - 1])) {
             --n;
         }
         return draw(n, strongest, -std::numeric_limits<double>::max(),
