@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// QuantWeight, QuantDequant and QuantGroup over Matrix: argument checks and the lists of products.
+#include <algorithm>
+
+#include "facets.h"
+
+namespace tenon::cpu {
+
+namespace {
+
+bool is_float_row(DType t) {
+    return t == DType::bf16 || t == DType::f32;
+}
+
+Status check_rows(const std::string& name, StrView field, const TensorView& v, int rank,
+                  int64_t rows, const int64_t* tail) {
+    std::string want = "[" + (rows < 0 ? std::string("T") : std::to_string(rows));
+    bool good = v.rank == rank && (rows < 0 || v.shape[0] == rows);
+    for (int i = 1; i < rank; ++i) {
+        want += ", " + std::to_string(tail[i - 1]);
+        good = good && v.shape[i] == tail[i - 1];
+    }
+    want += "]";
+    if (!good || !is_float_row(v.dtype)) {
+        return error(Code::invalid_argument, "linear {}: {} is {}, expected bf16 or f32{}", name,
+                     field, describe(v), want);
+    }
+    if (v.elements() == 0) {
+        return {};
+    }
+    if (v.null()) {
+        return error(Code::invalid_argument, "linear {}: {} is null", name, field);
+    }
+    if (v.stride[rank - 1] != 1 && v.shape[rank - 1] != 1) {
+        return error(Code::invalid_argument, "linear {}: {} has innermost stride {}, expected 1",
+                     name, field, v.stride[rank - 1]);
+    }
+    return {};
+}
+
+void drop_group(TensorView* v) {
+    if (v->rank == 3 && v->shape[1] == 1) {
+        v->rank = 2;
+        v->shape[1] = v->shape[2];
+        v->stride[1] = v->stride[2];
+    }
+}
+
+class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
+  public:
+    Weight(std::string name, const QuantInfo& info, std::vector<std::unique_ptr<Matrix>> groups,
+           ParallelFor* pool)
+        : name_(std::move(name)), info_(info), groups_(std::move(groups)), pool_(pool) {}
+
+    QuantInfo info() noexcept override { return info_; }
+
+    int64_t device_bytes() noexcept override {
+        int64_t total = 0;
+        for (const auto& m : groups_) {
+            total += m->bytes();
+        }
+        return total;
+    }
+
+    int64_t scratch_bytes(int64_t rows, Regime, DType) noexcept override {
+        Product products[kMaxProducts];
+        return multiply_scratch(fill(products), rows, workers_of(pool_));
+    }
+
+    Status linear(const LinearArgs& request, Stream&) noexcept override {
+        const Matrix& m = *groups_[0];
+        const auto count = static_cast<int64_t>(groups_.size());
+        LinearArgs args = request;
+        if (count == 1) {  // one group of a cut block-diagonal weight may keep its group dimension
+            drop_group(&args.x);
+            drop_group(&args.y);
+        }
+        const int64_t rows = args.x.shape[0];
+        const int rank = count == 1 ? 2 : 3;
+        const int64_t x_tail[] = {count == 1 ? m.in() : count, m.in()};
+        const int64_t y_tail[] = {count == 1 ? m.out() : count, m.out()};
+        TENON_TRY(check_rows(name_, "x", args.x, rank, -1, x_tail));
+        TENON_TRY(check_rows(name_, "y", args.y, rank, rows, y_tail));
+        if (rows == 0) {
+            return {};
+        }
+        Product products[kMaxProducts];
+        const Span<Product> list = fill(products);
+        TENON_TRY(
+            check_scratch("linear", args.scratch, multiply_scratch(list, rows, workers_of(pool_))));
+        for (int64_t g = 0; g < count; ++g) {
+            const int64_t x_at = count == 1 ? 0 : g * args.x.stride[1];
+            const int64_t y_at = count == 1 ? 0 : g * args.y.stride[1];
+            Product& p = products[g];
+            p.x.data = args.x.as<char>() + x_at * dtype_bytes(args.x.dtype);
+            p.x.dtype = args.x.dtype;
+            p.x.stride = args.x.stride[0];
+            p.y = args.y.as<char>() + y_at * dtype_bytes(args.y.dtype);
+            p.y_dtype = args.y.dtype;
+            p.y_stride = args.y.stride[0];
+        }
+        multiply(list, rows, args.scratch.data, pool_);
+        return {};
+    }
+
+    Status dequantize(int64_t row0, const TensorView& dst) noexcept override {
+        return guard([&]() -> Status {
+            const int64_t out = groups_[0]->out();
+            const int64_t total = out * static_cast<int64_t>(groups_.size());
+            if (dst.dtype != DType::f32 || dst.rank != 2 || dst.shape[1] != groups_[0]->in()) {
+                return error(Code::invalid_argument,
+                             "dequantize {}: dst is {}, expected f32[rows, {}]", name_,
+                             describe(dst), groups_[0]->in());
+            }
+            if (row0 < 0 || dst.shape[0] > total - row0) {
+                return error(Code::invalid_argument, "dequantize {}: rows [{}, {} + {}) of {}",
+                             name_, row0, row0, dst.shape[0], total);
+            }
+            int64_t done = 0;
+            while (done < dst.shape[0]) {
+                const int64_t g = (row0 + done) / out;
+                const int64_t first = (row0 + done) % out;
+                const int64_t count = std::min(out - first, dst.shape[0] - done);
+                groups_[static_cast<size_t>(g)]->dequantize(first, count, dst.row<float>(done),
+                                                            dst.stride[0]);
+                done += count;
+            }
+            return {};
+        });
+    }
+
+  private:
+    Span<Product> fill(Product* products) const {
+        for (size_t g = 0; g < groups_.size(); ++g) {
+            products[g].matrix = groups_[g].get();
+            products[g].staged_by = static_cast<int32_t>(g);
+        }
+        return {products, groups_.size()};
+    }
+
+    std::string name_;
+    QuantInfo info_;
+    std::vector<std::unique_ptr<Matrix>> groups_;
+    ParallelFor* pool_;
+};
+
+class Group final : public Implements<Group, QuantGroup> {
+  public:
+    Group(std::string name, std::vector<std::unique_ptr<Matrix>> members, ParallelFor* pool)
+        : name_(std::move(name)), members_(std::move(members)), pool_(pool) {
+        for (size_t i = 0; i < members_.size(); ++i) {
+            size_t by = i;
+            for (size_t j = 0; j < i && by == i; ++j) {
+                if (members_[j]->stages_for(*members_[i])) {
+                    by = j;
+                }
+            }
+            staged_by_.push_back(static_cast<int32_t>(by));
+        }
+    }
+
+    int64_t device_bytes() noexcept override {
+        int64_t total = 0;
+        for (const auto& m : members_) {
+            total += m->bytes();
+        }
+        return total;
+    }
+
+    int64_t scratch_bytes(int64_t rows, Regime) noexcept override {
+        Product products[kMaxProducts];
+        return multiply_scratch(fill(products), rows, workers_of(pool_));
+    }
+
+    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
+                  Stream&) noexcept override {
+        if (ys.size != members_.size()) {
+            return error(Code::invalid_argument, "linear {}: {} outputs, expected {}", name_,
+                         ys.size, members_.size());
+        }
+        const int64_t rows = x.shape[0];
+        const int64_t x_tail[] = {members_[0]->in()};
+        TENON_TRY(check_rows(name_, "x", x, 2, -1, x_tail));
+        Product products[kMaxProducts];
+        const Span<Product> list = fill(products);
+        for (uint64_t i = 0; i < ys.size; ++i) {
+            const int64_t y_tail[] = {members_[i]->out()};
+            TENON_TRY(check_rows(name_, "y", ys[i], 2, rows, y_tail));
+            Product& p = products[i];
+            p.x.data = x.data;
+            p.x.dtype = x.dtype;
+            p.x.stride = x.stride[0];
+            p.y = ys[i].data;
+            p.y_dtype = ys[i].dtype;
+            p.y_stride = ys[i].stride[0];
+        }
+        if (rows == 0) {
+            return {};
+        }
+        TENON_TRY(
+            check_scratch("linear", scratch, multiply_scratch(list, rows, workers_of(pool_))));
+        multiply(list, rows, scratch.data, pool_);
+        return {};
+    }
+
+  private:
+    Span<Product> fill(Product* products) const {
+        for (size_t i = 0; i < members_.size(); ++i) {
+            products[i].matrix = members_[i].get();
+            products[i].staged_by = staged_by_[i];
+        }
+        return {products, members_.size()};
+    }
+
+    std::string name_;
+    std::vector<std::unique_ptr<Matrix>> members_;
+    std::vector<int32_t> staged_by_;
+    ParallelFor* pool_;
+};
+
+}  // namespace
+
+Status check_device(StrView format, StrView base, Device* device) {
+    if (device == nullptr) {
+        return error(Code::invalid_argument, "{}: '{}' was asked for without a device", format,
+                     base);
+    }
+    const DeviceInfo info = device->info();
+    if (!info.cpu) {
+        return error(
+            Code::unsupported,
+            "{}: '{}' cannot be loaded on device '{}' ({}): this build of the format has CPU "
+            "kernels only",
+            format, base, info.name, info.arch);
+    }
+    return {};
+}
+
+bool wants_reference(Device& device) {
+    return std::string_view(device.info().arch) == "cpu-reference";
+}
+
+QuantWeight* make_weight(std::string name, const QuantInfo& info,
+                         std::vector<std::unique_ptr<Matrix>> groups, ParallelFor* pool) {
+    TENON_CHECK(!groups.empty() && groups.size() <= kMaxProducts, "{}", groups.size());
+    return new Weight(std::move(name), info, std::move(groups), pool);
+}
+
+QuantGroup* make_group(std::string name, std::vector<std::unique_ptr<Matrix>> members,
+                       ParallelFor* pool) {
+    TENON_CHECK(!members.empty() && members.size() <= kMaxProducts, "{}", members.size());
+    return new Group(std::move(name), std::move(members), pool);
+}
+
+Cut cut_units(int64_t total, const Shard& shard) {
+    const int64_t first = total * shard.rank / shard.world;
+    return {first, total * (shard.rank + 1) / shard.world - first};
+}
+
+Status check_shard(StrView name, const Shard& shard) {
+    if (shard.world < 1 || shard.rank < 0 || shard.rank >= shard.world) {
+        return error(Code::invalid_argument, "{}: shard rank {} of world {} does not exist", name,
+                     shard.rank, shard.world);
+    }
+    return {};
+}
+
+}  // namespace tenon::cpu

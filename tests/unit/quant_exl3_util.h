@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+// Helpers of the EXL3 tests: an independent packer, checksums, and made-up matrices.
+#pragma once
+
+#include <cstring>
+#include <random>
+
+#include "plugins/quant_exl3/codec.h"
+#include "tenon/numeric.h"
+#include "tenon/testing/memory_source.h"
+
+namespace tenon::testing {
+
+/// zlib's CRC-32, bit by bit.
+inline uint32_t crc32(const void* data, size_t bytes) {
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < bytes; ++i) {
+        crc ^= static_cast<const uint8_t*>(data)[i];
+        for (int b = 0; b < 8; ++b) {
+            crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xEDB88320u : 0u);
+        }
+    }
+    return ~crc;
+}
+
+/// The generator of docs/exl3.md 2.5.
+class WordGenerator {
+  public:
+    explicit WordGenerator(uint32_t seed) : state_(seed) {}
+    uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
+
+  private:
+    uint32_t state_;
+};
+
+/// 8 K words of a tile (twice_k = 2 K), as stored 16-bit words.
+inline std::vector<uint16_t> generated_tile(int twice_k, WordGenerator& generator) {
+    std::vector<uint16_t> tile;
+    for (int i = 0; i < 4 * twice_k; ++i) {
+        const uint32_t word = generator.next();
+        tile.push_back(static_cast<uint16_t>(word));
+        tile.push_back(static_cast<uint16_t>(word >> 16));
+    }
+    return tile;
+}
+
+/// New bits that a position adds to the stream.
+inline int new_bits(int twice_k, int p) {
+    return twice_k / 2 + ((twice_k & 1) != 0 && (p & 1) != 0);
+}
+
+/// Packs a ring of states: the stream is the low bits of all states in turn, most significant
+/// first.
+inline std::vector<uint16_t> pack_tile(const std::vector<uint16_t>& states, int twice_k) {
+    std::vector<uint32_t> words(static_cast<size_t>(4 * twice_k), 0);
+    size_t at = 0;
+    for (int p = 0; p < 256; ++p) {
+        for (int b = new_bits(twice_k, p) - 1; b >= 0; --b, ++at) {
+            const uint32_t bit = (states[static_cast<size_t>(p)] >> b) & 1u;
+            words[at / 32] |= bit << (31 - at % 32);
+        }
+    }
+    std::vector<uint16_t> tile;
+    for (const uint32_t word : words) {
+        tile.push_back(static_cast<uint16_t>(word));
+        tile.push_back(static_cast<uint16_t>(word >> 16));
+    }
+    return tile;
+}
+
+/// What a made-up EXL3 matrix looks like.
+struct FakeMatrix {
+    int twice_k = 6;
+    exl3::Codebook codebook = exl3::Codebook::mul1;
+    int64_t k = 128, n = 128;
+    bool bias = false;
+    bool legacy_signs = false;
+    uint32_t seed = 1;
+};
+
+/// Random codes (any words are a valid tile) and scales of a usual size.
+inline void add_fake(MemorySource& source, const std::string& base, const FakeMatrix& f) {
+    std::mt19937 rng(f.seed);
+    const int64_t words = 8 * f.twice_k;
+    std::vector<uint16_t> trellis(static_cast<size_t>(f.k / 16 * (f.n / 16) * words));
+    for (uint16_t& w : trellis) {
+        w = static_cast<uint16_t>(rng());
+    }
+    source.add(base + ".trellis", DType::i16, {f.k / 16, f.n / 16, words}, trellis);
+    const auto scales = [&](const char* half, const char* sign, int64_t length, float size) {
+        if (f.legacy_signs) {
+            std::vector<uint16_t> packed(static_cast<size_t>(length / 16));
+            for (uint16_t& w : packed) {
+                w = static_cast<uint16_t>(rng());
+            }
+            source.add(base + "." + sign, DType::i16, {length / 16}, packed);
+            return;
+        }
+        std::vector<uint16_t> values;
+        for (int64_t i = 0; i < length; ++i) {
+            const float magnitude = size * (0.5f + static_cast<float>(rng() % 1024) / 1024.0f);
+            values.push_back(f32_to_f16((rng() & 1) != 0 ? magnitude : -magnitude));
+        }
+        source.add(base + "." + half, DType::f16, {length}, values);
+    };
+    scales("suh", "su", f.k, 0.02f);
+    scales("svh", "sv", f.n, 1.0f);
+    if (f.bias) {
+        std::vector<uint16_t> values;
+        for (int64_t i = 0; i < f.n; ++i) {
+            values.push_back(
+                f32_to_f16(static_cast<float>(static_cast<int>(rng() % 2001)) / 1000 - 1));
+        }
+        source.add(base + ".bias", DType::f16, {f.n}, values);
+    }
+    if (f.codebook != exl3::Codebook::inst3) {
+        const bool mul1 = f.codebook == exl3::Codebook::mul1;
+        source.add<uint32_t>(base + (mul1 ? ".mul1" : ".mcg"), DType::i32, {},
+                             {mul1 ? 0x83DCD12Du : 0xCBAC1FEDu});
+    }
+}
+
+}  // namespace tenon::testing
