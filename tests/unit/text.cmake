@@ -4,6 +4,7 @@ if(TARGET tenon_dsv41_text)
       SOURCES
         unit/text_chat.cc
         unit/text_engram.cc
+        unit/text_reply.cc
         unit/text_tokenizer.cc
       LINK tenon_dsv41_text)
 endif()
