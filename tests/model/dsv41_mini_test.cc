@@ -2,11 +2,7 @@
 // The model of this repository against its goldens (reference on exact EXL3 weights).
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "model/fake_store.h"
-#include "model/golden.h"
-#include "model/model_rig.h"
+#include "model/models.h"
 
 namespace tenon::testing {
 namespace {
@@ -20,19 +16,9 @@ const Safetensors& golden() {
 }
 
 RigOptions mini() {
-    RigOptions o;
-    o.checkpoint = std::filesystem::path(TENON_MODELS) / "tenon-mini";
-    o.tables = o.checkpoint / "engram";
-    o.formats = {"exl3"};
-    o.context = 1024;
+    RigOptions o = mini_model();
     o.chunk_rows = 256;
     return o;
-}
-
-std::unique_ptr<ModelRig> make(const RigOptions& options) {
-    auto rig = ModelRig::make(options);
-    check(rig.ok() ? Status() : rig.take_status());
-    return std::move(*rig);
 }
 
 std::vector<std::string> names(const std::string& kind, const std::string& tail) {
@@ -57,7 +43,7 @@ std::vector<int64_t> chunks_of(int64_t rows) {
 }
 
 TEST(Mini, Logits_of_the_last_prompt_rows_are_close) {
-    auto rig = make(mini());
+    auto rig = make_rig(mini());
     for (const std::string& name : names("logits.", ".last8")) {
         rig->open(0);
         const auto ids = ints(golden().tensor("greedy." + name + ".ids"));
@@ -79,7 +65,7 @@ TEST(Mini, Logits_of_the_last_prompt_rows_are_close) {
 }
 
 TEST(Mini, Greedy_replies_are_equal_up_to_the_first_small_gap) {
-    auto rig = make(mini());
+    auto rig = make_rig(mini());
     int64_t compared = 0;
     for (const std::string& name : names("greedy.", ".reply")) {
         rig->open(0);
@@ -104,7 +90,7 @@ TEST(Mini, Greedy_replies_are_equal_up_to_the_first_small_gap) {
 }
 
 TEST(Mini, Drafts_after_the_golden_prefix_are_equal) {
-    auto rig = make(mini());
+    auto rig = make_rig(mini());
     int64_t equal = 0;
     int64_t total = 0;
     for (const std::string& name : names("draft.", ".position")) {

@@ -71,6 +71,10 @@ Status ModelRig::load_compute() {
 
 Status ModelRig::load_formats() {
     for (const std::string& name : options_.formats) {
+        if (name == "dense") {
+            formats_.push_back(&dense_);
+            continue;
+        }
         Ref<Object> object;
         TENON_TRY(create(
             name, PluginKind::quant, host_, &plugins_,

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "model/checkpoint_folder.h"
+#include "model/dense_format.h"
 #include "model/fake_store.h"
 #include "model/plan_builder.h"
 #include "tenon/model.h"
@@ -28,10 +29,10 @@ struct RigOptions {
     bool drafts = true;
     int32_t rank = 0, world = 1;
     Communicator* communicator = nullptr;
-    TableDecorator decorate;            ///< the result must outlive the rig
-    RowStore* store = nullptr;          ///< null: the plugin named below
-    std::string store_plugin = "fake";  ///< or a storage plugin
-    std::vector<std::string> formats = {"exl3", "plain"};
+    TableDecorator decorate;                               ///< the result must outlive the rig
+    RowStore* store = nullptr;                             ///< null: the plugin named below
+    std::string store_plugin = "fake";                     ///< or a storage plugin
+    std::vector<std::string> formats = {"exl3", "plain"};  ///< plugins, or "dense"
     std::string layout = "auto";
     int32_t threads = 2;
     bool reference_ops = false;     ///< no SIMD
@@ -76,6 +77,14 @@ class ModelRig {
     int64_t length(uint32_t slot) const { return slots_[slot].length; }
     uint32_t generation(uint32_t slot) const { return slots_[slot].generation; }
 
+    const std::vector<int32_t>& pages(uint32_t slot) const { return slots_[slot].pages; }
+    /// A page that no slot uses.
+    int32_t take_page() {
+        const int32_t page = free_pages_.back();
+        free_pages_.pop_back();
+        return page;
+    }
+
     PlanBuilder next() { return PlanBuilder(++step_); }
     /// Maps what the plan's rows need, submits, collects all stages, keeps lengths.
     StepOutcome run(PlanBuilder& plan);
@@ -119,6 +128,7 @@ class ModelRig {
     OpTable* ops_ = nullptr;
     std::vector<QuantFormat*> formats_;
     FakeStore fake_store_;
+    DenseFormat dense_;
     RowStore* store_ = nullptr;
     ModelFamily* family_ = nullptr;
     Ref<CheckpointFolder> checkpoint_, tables_;
