@@ -48,26 +48,26 @@ class Backend {
 template <class Part>
 class CpuBackend final : public Backend<Part> {
   public:
-    using Make = std::function<std::unique_ptr<cpu::Matrix>(const Part&)>;
+    using Make = std::function<std::unique_ptr<packed::Matrix>(const Part&)>;
     using Bytes = std::function<int64_t(const Part&)>;
 
     CpuBackend(Device& device, Make make, Bytes bytes)
-        : pool_(cpu::pool_of(&device)), make_(std::move(make)), bytes_(std::move(bytes)) {}
+        : pool_(packed::pool_of(&device)), make_(std::move(make)), bytes_(std::move(bytes)) {}
 
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
-        *out = cpu::make_weight(name, info, all(groups), pool_);
+        *out = packed::make_weight(name, info, all(groups), pool_);
         return {};
     }
 
     Status group(const std::string& name, const std::vector<Part>& members,
                  QuantGroup** out) override {
-        *out = cpu::make_group(name, all(members), pool_);
+        *out = packed::make_group(name, all(members), pool_);
         return {};
     }
 
     Status experts(const ExpertsParts<Part>& parts, QuantExperts** out) override {
-        cpu::ExpertsDesc desc;
+        packed::ExpertsDesc desc;
         desc.name = parts.name;
         desc.hidden = parts.hidden;
         desc.intermediate = parts.intermediate;
@@ -76,24 +76,24 @@ class CpuBackend final : public Backend<Part> {
             desc.experts.push_back(expert(e));
         }
         desc.shared = expert(parts.shared);
-        *out = cpu::make_experts(std::move(desc), pool_);
+        *out = packed::make_experts(std::move(desc), pool_);
         return {};
     }
 
     int64_t bytes(const Part& part) override { return bytes_(part); }
 
   private:
-    std::vector<std::unique_ptr<cpu::Matrix>> all(const std::vector<Part>& parts) const {
-        std::vector<std::unique_ptr<cpu::Matrix>> list;
+    std::vector<std::unique_ptr<packed::Matrix>> all(const std::vector<Part>& parts) const {
+        std::vector<std::unique_ptr<packed::Matrix>> list;
         for (const Part& part : parts) {
             list.push_back(make_(part));
         }
         return list;
     }
 
-    cpu::ExpertMatrices expert(const ExpertParts<Part>& e) const {
-        return e.w1 ? cpu::ExpertMatrices{make_(*e.w1), make_(*e.w3), make_(*e.w2)}
-                    : cpu::ExpertMatrices{};
+    packed::ExpertMatrices expert(const ExpertParts<Part>& e) const {
+        return e.w1 ? packed::ExpertMatrices{make_(*e.w1), make_(*e.w3), make_(*e.w2)}
+                    : packed::ExpertMatrices{};
     }
 
     ParallelFor* pool_;

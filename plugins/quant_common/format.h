@@ -78,16 +78,16 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
             return error(Code::invalid_argument, "{}: was asked for without a weight source",
                          r.base);
         }
-        if (r.groups < 1 || r.groups > cpu::kMaxProducts) {
+        if (r.groups < 1 || r.groups > packed::kMaxProducts) {
             return error(Code::invalid_argument, "{}: groups = {}, expected 1 to {}", r.base,
-                         r.groups, cpu::kMaxProducts);
+                         r.groups, packed::kMaxProducts);
         }
         if (r.in_features < 0 || r.out_features < 0 || r.out_features % r.groups != 0) {
             return error(Code::invalid_argument,
                          "{}: a request for {} inputs and {} outputs in {} groups", r.base,
                          r.in_features, r.out_features, r.groups);
         }
-        TENON_TRY(cpu::check_shard(r.base, r.shard));
+        TENON_TRY(packed::check_shard(r.base, r.shard));
         const ShardAxis axis = r.shard.axis;
         const bool fits = r.groups > 1 ? axis == ShardAxis::group
                                        : axis == ShardAxis::out || axis == ShardAxis::in;
@@ -101,9 +101,9 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
     }
 
     Status group(Span<const WeightRequest> requests, QuantGroup** out) const {
-        if (requests.empty() || requests.size > static_cast<uint64_t>(cpu::kMaxProducts)) {
+        if (requests.empty() || requests.size > static_cast<uint64_t>(packed::kMaxProducts)) {
             return error(Code::unsupported, "{}: a group of {} matrices, expected 1 to {}",
-                         Codec::kName, requests.size, cpu::kMaxProducts);
+                         Codec::kName, requests.size, packed::kMaxProducts);
         }
         std::unique_ptr<Backend<Part>> backend;
         std::vector<Set> sets(requests.size);
@@ -175,7 +175,7 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
                          "{}: {} experts of {} x {}, expected at least one of each", r.prefix,
                          r.experts, r.hidden, r.intermediate);
         }
-        TENON_TRY(cpu::check_shard(r.prefix, r.shard));
+        TENON_TRY(packed::check_shard(r.prefix, r.shard));
         const ShardAxis axis = r.shard.axis;
         if (axis == ShardAxis::in || axis == ShardAxis::group) {
             return error(Code::invalid_argument,
@@ -183,8 +183,8 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
                          r.prefix, axis);
         }
         const bool by_expert = axis == ShardAxis::expert;
-        const cpu::Cut mine =
-            by_expert ? cpu::cut_units(r.experts, r.shard) : cpu::Cut{0, r.experts};
+        const packed::Cut mine =
+            by_expert ? packed::cut_units(r.experts, r.shard) : packed::Cut{0, r.experts};
         ExpertsParts<Part> parts;
         parts.name = r.prefix.str();
         parts.hidden = r.hidden;

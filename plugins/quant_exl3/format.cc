@@ -78,7 +78,7 @@ Status cut_part(StrView base, const Shard& shard, Part* part) {
     if (shard.axis == ShardAxis::none) {
         return {};
     }
-    const cpu::Cut cut = cpu::cut_units((by_out ? part->n : part->k) / kRotation, shard);
+    const packed::Cut cut = packed::cut_units((by_out ? part->n : part->k) / kRotation, shard);
     if (cut.count == 0) {
         return too_few(base, (by_out ? part->n : part->k) / kRotation, "rotations of 128 channels",
                        shard.world);
@@ -148,7 +148,7 @@ struct Codec {
             TENON_TRY(set_widths(r.base, r.in_features, r.out_features / r.groups, &part));
         }
         if (r.shard.axis == ShardAxis::group) {
-            const cpu::Cut cut = cpu::cut_units(r.groups, r.shard);
+            const packed::Cut cut = packed::cut_units(r.groups, r.shard);
             if (cut.count == 0) {
                 return too_few(r.base, r.groups, "groups", r.shard.world);
             }
@@ -162,7 +162,7 @@ struct Codec {
     }
 
     Status backend(StrView base, Device* device, std::unique_ptr<quant::Backend<Part>>* out) const {
-        TENON_TRY(cpu::check_device(kName, base, device));
+        TENON_TRY(packed::check_device(kName, base, device));
         *out = make_cpu_backend(*device);
         return {};
     }

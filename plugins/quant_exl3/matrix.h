@@ -15,7 +15,7 @@ namespace tenon::exl3 {
 /// Rows are staged as `(x * suh) H` over k channels, x zero-extended from `in`; a block of outputs
 /// is
 /// `(staged Wq) H * svh + bias`. Both factors 1/sqrt(128) are applied at the end, as 1/128 (exact).
-class Exl3Matrix : public cpu::Matrix {
+class Exl3Matrix : public packed::Matrix {
   public:
     explicit Exl3Matrix(const Part& part);
 
@@ -47,7 +47,7 @@ class Exl3Matrix : public cpu::Matrix {
 };
 
 /// Plain loops with f64 sums over weights that were decoded at load.
-std::unique_ptr<cpu::Matrix> make_reference_matrix(const Part& part);
+std::unique_ptr<packed::Matrix> make_reference_matrix(const Part& part);
 int64_t reference_bytes(int64_t k, int64_t n, bool bias);
 
 std::unique_ptr<quant::Backend<Part>> make_cpu_backend(Device& device);

@@ -30,7 +30,7 @@ class ReferenceMatrix final : public Exl3Matrix {
     int64_t staged_bytes() const override { return k() * static_cast<int64_t>(sizeof(double)); }
     int64_t work_bytes() const override { return 0; }
 
-    void stage(const cpu::RowsIn& x, int64_t rows, std::byte* staged) const override {
+    void stage(const packed::RowsIn& x, int64_t rows, std::byte* staged) const override {
         for (int64_t r = 0; r < rows; ++r) {
             auto* to = reinterpret_cast<double*>(staged + r * staged_bytes());
             for (int64_t i = 0; i < k(); ++i) {
@@ -60,7 +60,7 @@ class ReferenceMatrix final : public Exl3Matrix {
             for (int64_t c = 0; c < kRotation; ++c) {
                 const int64_t column = index * kRotation + c;
                 const double scaled = sum[c] / 128.0 * static_cast<double>(svh()[column]);
-                y[r * cpu::kBlock + c] =
+                y[r * packed::kBlock + c] =
                     static_cast<float>(scaled + (bias() == nullptr ? 0.0 : bias()[column]));
             }
         }
@@ -86,9 +86,9 @@ class ReferenceMatrix final : public Exl3Matrix {
 
 }  // namespace
 
-static_assert(cpu::kBlock == kRotation);
+static_assert(packed::kBlock == kRotation);
 
-std::unique_ptr<cpu::Matrix> make_reference_matrix(const Part& part) {
+std::unique_ptr<packed::Matrix> make_reference_matrix(const Part& part) {
     return std::make_unique<ReferenceMatrix>(part);
 }
 

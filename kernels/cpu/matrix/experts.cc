@@ -7,7 +7,7 @@
 #include "facets.h"
 #include "tenon/numeric.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 namespace {
 
@@ -322,4 +322,4 @@ QuantExperts* make_experts(ExpertsDesc desc, ParallelFor* pool) {
     return new Experts(std::move(desc), pool);
 }
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed

@@ -7,7 +7,7 @@
 #include "multiply.h"
 #include "tenon/quant.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 /// The pool that a quant weight uses: the device's, or null (inline) if it offers none.
 inline ParallelFor* pool_of(Device* device) {
@@ -56,4 +56,4 @@ Cut cut_units(int64_t total, const Shard& shard);
 /// errors  invalid_argument: rank or world out of range
 Status check_shard(StrView name, const Shard& shard);
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed

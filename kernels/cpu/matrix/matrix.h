@@ -7,7 +7,7 @@
 
 #include "tenon/compute.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 /// Output columns of one block: the unit of work that threads share. An EXL3 output rotation is
 /// this wide.
@@ -101,4 +101,4 @@ class Arena {
     int64_t used_ = 0;
 };
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed

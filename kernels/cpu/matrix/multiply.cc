@@ -6,7 +6,7 @@
 
 #include "tenon/numeric.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 namespace {
 
@@ -130,4 +130,4 @@ Status check_scratch(StrView op, const TensorView& scratch, int64_t needed) {
     return {};
 }
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed

@@ -5,7 +5,7 @@
 
 #include "matrix.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 /// One product of a call. `staged_by` is the index of the product whose staged rows this one reads:
 /// its own index, or an earlier one with the same x.
@@ -40,4 +40,4 @@ ParallelFor* pool_for(ParallelFor* pool, int64_t multiplications);
 /// The scratch that an op was given: a dense, 64-byte aligned u8 view of at least `needed` bytes.
 Status check_scratch(StrView op, const TensorView& scratch, int64_t needed);
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed

@@ -4,7 +4,7 @@
 
 #include "facets.h"
 
-namespace tenon::cpu {
+namespace tenon::packed {
 
 namespace {
 
@@ -265,4 +265,4 @@ Status check_shard(StrView name, const Shard& shard) {
     return {};
 }
 
-}  // namespace tenon::cpu
+}  // namespace tenon::packed
