@@ -6,8 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <map>
-#include <set>
+#include <algorithm>
 
 #include "tenon/storage.h"
 
@@ -23,6 +22,12 @@ class FakeStore final : public RowStore {
     /// Byte xor-ed into what is read, to simulate a wrong table.
     void damage(uint8_t mask) { damage_ = mask; }
     int64_t rows_read() const { return rows_read_; }
+    /// Keeps the ids that tables of this name are asked for from now on.
+    void watch(std::string table) {
+        watched_name_ = std::move(table);
+        watched_.clear();
+    }
+    const std::vector<int64_t>& watched() const { return watched_; }
 
     void* query(StrView facet) noexcept override {
         return facet == StrView(RowStore::kFacet) ? static_cast<RowStore*>(this) : nullptr;
@@ -45,7 +50,12 @@ class FakeStore final : public RowStore {
     class Table final : public Implements<Table, RowTable> {
       public:
         Table(FakeStore& store, const RowTableDesc& desc, int fd)
-            : store_(store), desc_(desc), name_(desc.name.str()), fd_(fd) {}
+            : store_(store), desc_(desc), name_(desc.name.str()), fd_(fd) {
+            open_.resize(static_cast<size_t>(desc.max_tickets));
+            for (Open& o : open_) {
+                o.failed.resize(static_cast<size_t>((desc.max_batch + 63) / 64));
+            }
+        }
         ~Table() { ::close(fd_); }
         RowTableInfo info() noexcept override {
             RowTableInfo i;
@@ -55,12 +65,14 @@ class FakeStore final : public RowStore {
         }
         RowTableStats stats() noexcept override { return {}; }
         Status fetch(const RowBatch& batch, Ticket* out) noexcept override {
-            if (static_cast<int64_t>(batch.ids.size) > desc_.max_batch ||
-                open_.size() >= static_cast<size_t>(desc_.max_tickets)) {
-                return error(Code::invalid_argument, "{}: {} ids of {}, {} tickets of {}", name_,
-                             batch.ids.size, desc_.max_batch, open_.size(), desc_.max_tickets);
+            const auto free = std::find_if(open_.begin(), open_.end(),
+                                           [](const Open& o) { return o.ticket == 0; });
+            if (static_cast<int64_t>(batch.ids.size) > desc_.max_batch || free == open_.end()) {
+                return error(Code::invalid_argument, "{}: {} ids of {}, {} tickets", name_,
+                             batch.ids.size, desc_.max_batch, open_.size());
             }
-            std::vector<uint64_t> failed((batch.ids.size + 63) / 64, 0);
+            std::vector<uint64_t>& failed = free->failed;
+            std::fill(failed.begin(), failed.end(), 0);
             for (uint64_t i = 0; i < batch.ids.size; ++i) {
                 const int64_t id = batch.ids[i];
                 if (id < 0) {
@@ -68,6 +80,10 @@ class FakeStore final : public RowStore {
                 }
                 if (id >= desc_.rows) {
                     return error(Code::invalid_argument, "{}: row {} of {}", name_, id, desc_.rows);
+                }
+                if (!store_.watched_name_.empty() &&
+                    name_.find(store_.watched_name_) != std::string::npos) {
+                    store_.watched_.push_back(id);
                 }
                 const Failing& f = store_.failing_;
                 if (id >= f.first && id <= f.last && name_.find(f.table) != std::string::npos) {
@@ -85,34 +101,51 @@ class FakeStore final : public RowStore {
                 dst[0] ^= store_.damage_;
                 ++store_.rows_read_;
             }
-            *out = ++next_;
-            open_[*out] = std::move(failed);
+            free->ticket = *out = ++next_;
             return {};
         }
         Status wait(Ticket ticket, int64_t, Span<uint64_t> failed) noexcept override {
-            const auto found = open_.find(ticket);
-            if (found == open_.end()) {
+            Open* o = find(ticket);
+            if (o == nullptr) {
                 return error(Code::not_found, "{}: no ticket {}", name_, ticket);
             }
-            for (uint64_t i = 0; i < failed.size && i < found->second.size(); ++i) {
-                failed[i] = found->second[i];
+            for (uint64_t i = 0; i < failed.size && i < o->failed.size(); ++i) {
+                failed[i] = o->failed[i];
             }
-            open_.erase(found);
+            o->ticket = 0;
             return {};
         }
         bool done(Ticket) noexcept override { return true; }
-        void cancel(Ticket ticket) noexcept override { open_.erase(ticket); }
+        void cancel(Ticket ticket) noexcept override {
+            if (Open* o = find(ticket)) {
+                o->ticket = 0;
+            }
+        }
 
       private:
+        struct Open {
+            Ticket ticket = 0;
+            std::vector<uint64_t> failed;
+        };
+        Open* find(Ticket ticket) {
+            for (Open& o : open_) {
+                if (o.ticket == ticket) {
+                    return &o;
+                }
+            }
+            return nullptr;
+        }
         FakeStore& store_;
         RowTableDesc desc_;
         std::string name_;
         int fd_;
         Ticket next_ = 0;
-        std::map<Ticket, std::vector<uint64_t>> open_;
+        std::vector<Open> open_;
     };
 
     Failing failing_;
+    std::string watched_name_;
+    std::vector<int64_t> watched_;
     uint8_t damage_ = 0;
     int64_t rows_read_ = 0;
 };

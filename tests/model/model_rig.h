@@ -74,6 +74,8 @@ class ModelRig {
     // A slot's life. Pages are mapped as needed, from a pool that hands out scattered ids.
     void open(uint32_t slot);
     void close(uint32_t slot);
+    /// For tests that submit themselves.
+    void advance(uint32_t slot, int64_t rows) { slots_[slot].length += rows; }
     int64_t length(uint32_t slot) const { return slots_[slot].length; }
     uint32_t generation(uint32_t slot) const { return slots_[slot].generation; }
 
