@@ -306,6 +306,8 @@ TEST_P(OpsAttention, Rows_are_invariant) {
     g.H = 3;
     g.D = 64;
     g.K = 70;
+    g.window = 96;  // longer than a chunk of 64 keys
+    g.R = 112;
     g.slots = 140;
     g.comp = RowFormat::q4e;
     const auto run_rows = [&](const std::vector<int>& list, const Variation& v) {

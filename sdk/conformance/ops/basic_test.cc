@@ -63,6 +63,9 @@ TEST_P(OpsBasic, Digest_ignores_order_and_padding_but_not_content_position_or_sl
     EXPECT_NE(digest(join(b, a), {first, second}), sum);
     EXPECT_NE(digest(join(a, b), {first, RowInfo{7, 1, 0, 0}}), sum);
     EXPECT_NE(digest(join(a, b), {first, RowInfo{6, 2, 0, 0}}), sum);
+    std::vector<float> swapped = a;  // two 8-byte words of the row change places
+    std::swap_ranges(swapped.begin(), swapped.begin() + 2, swapped.begin() + 2);
+    EXPECT_NE(digest(swapped, {first}), digest(a, {first}));
     EXPECT_EQ(digest({}, {}), 0u);
 }
 

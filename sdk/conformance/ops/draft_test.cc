@@ -196,6 +196,22 @@ TEST_P(OpsDraft, Greedy_step_takes_the_largest_sum_and_respects_forbidden_ids) {
     EXPECT_GE(get<DraftBest>(p.best)[0].id, 0);
 }
 
+TEST_P(OpsDraft, Equal_values_go_to_the_lower_id) {
+    DraftStep p;
+    std::vector<float> base(600, 0.0f);
+    base[7] = base[300] = base[599] = 2.0f;
+    p.base = f32({1, 600}, base);
+    p.prev = i32({1}, {0});
+    p.embed = zeros(DType::bf16, {600, 32});
+    p.head = zeros(DType::bf16, {600, 32});
+    p.rows = one_segment(0, 3, 5);
+    p.vocab_at = 1000;
+    p.best = zeros(DType::u8, {1, sizeof(DraftBest)});
+    run(p);
+    EXPECT_EQ(get<DraftBest>(p.best)[0].id, 1007);
+    EXPECT_EQ(get<DraftBest>(p.best)[0].value, 2.0f);
+}
+
 TEST_P(OpsDraft, Two_shards_and_a_pick_equal_one_rank) {
     Random random(72);
     const int64_t V = 512, r = 32, S = 6;

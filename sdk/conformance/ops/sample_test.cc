@@ -142,6 +142,27 @@ TEST_P(OpsSample, Ties_go_to_the_lower_id) {
     EXPECT_EQ(draw(make(logits, 64, {s}))[0], 0) << "top_k = 1 keeps the lowest of the tied";
 }
 
+TEST_P(OpsSample, Top_p_keeps_the_shortest_prefix_that_reaches_it_exactly) {
+    // Four equal ids: each 0.25, exact in binary. top_p = 0.5 keeps ids 0 and 1, never a third.
+    std::vector<float> logits(32, -INFINITY);
+    std::fill(logits.begin(), logits.begin() + 4, 1.5f);
+    std::vector<SampleParams> params(300);
+    std::vector<float> rows_of_logits;
+    for (size_t m = 0; m < params.size(); ++m) {
+        params[m].temperature = 1;
+        params[m].top_p = 0.5f;
+        params[m].seed = m;
+        rows_of_logits.insert(rows_of_logits.end(), logits.begin(), logits.end());
+    }
+    int64_t seen[4] = {};
+    for (int32_t id : draw(make(rows_of_logits, 32, params))) {
+        ASSERT_LT(id, 2);
+        ++seen[id];
+    }
+    EXPECT_GT(seen[0], 100);
+    EXPECT_GT(seen[1], 100);
+}
+
 TEST_P(OpsSample, Masked_forbidden_and_infinite_ids_are_never_drawn) {
     Random random(62);
     const int64_t V = 100;  // the last mask word is partial
