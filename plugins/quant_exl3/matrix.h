@@ -48,7 +48,13 @@ class Exl3Matrix : public packed::Matrix {
 
 /// Plain loops with f64 sums over weights that were decoded at load.
 std::unique_ptr<packed::Matrix> make_reference_matrix(const Part& part);
-int64_t reference_bytes(int64_t k, int64_t n, bool bias);
+int64_t reference_bytes(const Part& part);
+
+/// Packed weights with the kernels of this CPU (kernels.h). Bits do not depend on which SIMD target
+/// it is, on rows or on the regime.
+struct Kernels;
+std::unique_ptr<packed::Matrix> make_simd_matrix(const Part& part, const Kernels& kernels);
+int64_t simd_bytes(const Part& part);
 
 std::unique_ptr<quant::Backend<Part>> make_cpu_backend(Device& device);
 

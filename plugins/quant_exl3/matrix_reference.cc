@@ -18,7 +18,8 @@ class ReferenceMatrix final : public Exl3Matrix {
         const float* table = codebook_table(t.codebook);
         for (int64_t kt = 0; kt < part.k / kTile; ++kt) {
             for (int64_t nt = 0; nt < part.n / kTile; ++nt) {
-                const uint16_t* tile = part.tile(kt, nt);
+                uint16_t tile[tile_words(16)];
+                part.copy_tile(kt, nt, tile);
                 for (int p = 0; p < kTileWeights; ++p) {
                     *at(kt * kTile + tile_row(p), nt * kTile + tile_column(p)) =
                         table[tile_state(tile, t.twice_k, p)];
@@ -92,8 +93,9 @@ std::unique_ptr<packed::Matrix> make_reference_matrix(const Part& part) {
     return std::make_unique<ReferenceMatrix>(part);
 }
 
-int64_t reference_bytes(int64_t k, int64_t n, bool bias) {
-    return k * n * static_cast<int64_t>(sizeof(float)) + Exl3Matrix::scale_bytes(k, n, bias);
+int64_t reference_bytes(const Part& part) {
+    return part.k * part.n * static_cast<int64_t>(sizeof(float)) +
+           Exl3Matrix::scale_bytes(part.k, part.n, part.with_bias);
 }
 
 }  // namespace tenon::exl3

@@ -13,6 +13,15 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "trellis words are read in place");
 
+// Tensors lie anywhere in a mapped file.
+template <class T>
+T load(const TensorView& view, int64_t index) {
+    T value;
+    std::memcpy(&value, view.as<uint8_t>() + index * static_cast<int64_t>(sizeof value),
+                sizeof value);
+    return value;
+}
+
 std::string shape_text(const TensorInfo& info) {
     std::string text = dtype_name(info.dtype);
     text += '[';
@@ -90,17 +99,16 @@ Status read_scales(WeightSource& source, const std::string& base, const char* ha
     TensorView view;
     TENON_TRY(read_data(source, name, &view));
     out->resize(static_cast<size_t>(n));
-    const auto* words = view.as<uint16_t>();
     for (int64_t i = 0; i < n; ++i) {
         float value = 0;
         if (has_half) {
-            value = f16_to_f32(words[i]);
+            value = f16_to_f32(load<uint16_t>(view, i));
             if (!std::isfinite(value)) {
                 return error(Code::invalid_argument,
                              "{}: element {} is {}, expected a finite number", name, i, value);
             }
         } else {
-            value = ((words[i / 16] >> (i % 16)) & 1) != 0 ? -1.0f : 1.0f;
+            value = ((load<uint16_t>(view, i / 16) >> (i % 16)) & 1) != 0 ? -1.0f : 1.0f;
         }
         (*out)[static_cast<size_t>(i)] = value;
     }
@@ -130,7 +138,7 @@ Status read_bias(WeightSource& source, const std::string& base, Want want, Tenso
     TENON_TRY(read_data(source, name, &view));
     t->bias.resize(static_cast<size_t>(t->n));
     for (int64_t i = 0; i < t->n; ++i) {
-        const uint16_t bits = half ? view.as<uint16_t>()[i] : f32_to_f16(view.as<float>()[i]);
+        const uint16_t bits = half ? load<uint16_t>(view, i) : f32_to_f16(load<float>(view, i));
         const float value = f16_to_f32(bits);
         if (!std::isfinite(value)) {
             return error(Code::invalid_argument,
@@ -218,7 +226,7 @@ Status read_tensors(WeightSource& source, const std::string& base, Want want, Te
     if (want == Want::data) {
         TensorView view;
         TENON_TRY(read_data(source, name, &view));
-        t.trellis = view.as<uint16_t>();
+        t.trellis = view.as<uint8_t>();
     }
     *out = std::move(t);
     return {};

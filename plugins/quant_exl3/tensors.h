@@ -3,6 +3,7 @@
 // them.
 #pragma once
 
+#include <cstring>
 #include <vector>
 
 #include "codec.h"
@@ -15,11 +16,11 @@ struct Tensors {
     std::string base;
     int twice_k = 0;
     Codebook codebook = Codebook::inst3;
-    int64_t k = 0;                      ///< stored input channels, a multiple of 128
-    int64_t n = 0;                      ///< stored output channels, a multiple of 128
-    int64_t bytes = 0;                  ///< of all its tensors in the checkpoint
-    const uint16_t* trellis = nullptr;  ///< null if only shapes were asked for
-    std::vector<float> suh, svh;        ///< [k], [n]; legacy signs are expanded
+    int64_t k = 0;                     ///< stored input channels, a multiple of 128
+    int64_t n = 0;                     ///< stored output channels, a multiple of 128
+    int64_t bytes = 0;                 ///< of all its tensors in the checkpoint
+    const uint8_t* trellis = nullptr;  ///< null if only shapes were asked for; any alignment
+    std::vector<float> suh, svh;       ///< [k], [n]; legacy signs are expanded
     bool has_bias = false;
     std::vector<float> bias;  ///< [n] or empty
 };
@@ -32,10 +33,12 @@ struct Part {
     int64_t in = 0, out = 0;
     bool with_bias = false;
 
-    const uint16_t* tile(int64_t tile_k, int64_t tile_n) const {
-        return tensors->trellis +
-               ((k0 / kTile + tile_k) * (tensors->n / kTile) + n0 / kTile + tile_n) *
-                   tile_words(tensors->twice_k);
+    /// Copies tile (tile_k, tile_n) of the part; `to` has room for tile_words(16).
+    void copy_tile(int64_t tile_k, int64_t tile_n, uint16_t* to) const {
+        const int64_t words = tile_words(tensors->twice_k);
+        const int64_t row = k0 / kTile + tile_k;
+        const int64_t index = row * (tensors->n / kTile) + n0 / kTile + tile_n;
+        std::memcpy(to, tensors->trellis + 2 * index * words, static_cast<size_t>(2 * words));
     }
 };
 
