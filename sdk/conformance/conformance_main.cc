@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Runs the conformance suites that fit the components of one plugin: `tenon-conformance --plugin
 // ./rowcache.so`.
+#include "tenon/testing/plugin_fixture.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <string>
 #include <vector>
-
-#include "tenon/testing/plugin_fixture.h"
 
 int main(int argc, char** argv) {
     std::string plugin;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Rules that hold for a plugin of any kind: its one export, its descriptor, its options, probe,
 // create and release.
+#include "tenon/testing/plugin_fixture.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cctype>
 #include <set>
 #include <sstream>
-
-#include "tenon/testing/plugin_fixture.h"
 
 namespace tenon::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Loads a plugin library for a conformance run and reads what it exports.
-#include <dlfcn.h>
-#include <elf.h>
+#include "tenon/testing/plugin_fixture.h"
 
 #include <fstream>
 #include <ostream>
 
-#include "tenon/testing/plugin_fixture.h"
+#include <dlfcn.h>
+#include <elf.h>
 
 namespace tenon::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Builds the option values that a component gets from its own OptionSpecs, as the host would from a
 // profile without them.
+#include "tenon/testing/plugin_fixture.h"
+
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-
-#include "tenon/testing/plugin_fixture.h"
 
 namespace tenon::testing {
 namespace {

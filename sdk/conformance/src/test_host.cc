@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The recording host of the conformance suites.
-#include <chrono>
-
 #include "tenon/testing/plugin_fixture.h"
+
+#include <chrono>
 
 namespace tenon::testing {
 

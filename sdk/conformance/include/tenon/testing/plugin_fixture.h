@@ -3,14 +3,14 @@
 // from their specs, and counts of threads and file descriptors.
 #pragma once
 
+#include "tenon/plugin.h"
+
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include "tenon/plugin.h"
 
 namespace tenon::testing {
 
@@ -169,7 +169,7 @@ class Created {
     T* facet_ = nullptr;
 };
 
-/// Threads of this process.
+/// Threads of this process, without the kernel's io_uring workers.
 int64_t thread_count();
 /// Open file descriptors of this process, "number -> target".
 std::vector<std::string> open_descriptors();
