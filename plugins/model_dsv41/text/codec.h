@@ -9,9 +9,9 @@
 namespace tenon::dsv41 {
 
 struct CodecOptions {
-    bool thinking = true;      ///< replies think unless the request says otherwise
-    int32_t effort = 75;       ///< effort where a request names none, 1…100
-    std::string efforts_json;  ///< {"low": 50, …}: names of efforts; "" = docs/chat-encoding.md 2
+    bool thinking = true;        ///< replies think unless the request says otherwise
+    int32_t effort = 75;         ///< effort where a request names none, 1…100
+    std::string efforts_json{};  ///< {"low": 50, …}: names of efforts; "" = docs/chat-encoding.md 2
     bool text_specials = false;  ///< special strings in client text become control tokens
     int32_t image_id = -1;       ///< config.json's image_token_id, -1 = not known
 };
