@@ -166,6 +166,7 @@ Status Deployment::make_request() {
     const OptionBag& engine = profile_.bag("engine");
     const OptionBag& engram = profile_.bag("engram");
     ModelRequest r;
+    r.device = device_;
     r.world = static_cast<int32_t>(profile_.bag("cluster").integer("world"));
     if (r.world > 1) {
         exit_code_ = kExitPlugin;

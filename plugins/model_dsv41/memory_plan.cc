@@ -141,6 +141,7 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     const RankShape ranks{r.rank, r.world};
     const bool with_drafts = r.drafts && c.has_drafts();
     WeightLoader loader(weights, formats, nullptr, nullptr, r.rank, r.world);
+    loader.plan_for(r.device);
     ModelWeights unused;
     TENON_TRY(load_weights(c, ranks, with_drafts, loader, &unused));
     for (const auto& [tag, bytes] : loader.bytes()) {

@@ -93,7 +93,7 @@ Status WeightLoader::request_for(const MatrixDesc& desc, WeightRequest* out) {
     }
     out->activation_quant = desc.activation_quant;
     out->source = &source_;
-    out->device = device_;
+    out->device = planning() ? plan_device_ : device_;
     out->stream = stream_;
     return {};
 }

@@ -70,6 +70,8 @@ class WeightLoader {
           world_(world) {}
 
     bool planning() const { return device_ == nullptr; }
+    /// The device whose layout is counted while planning.
+    void plan_for(Device* device) { plan_device_ = device; }
     /// Bytes are counted under this tag until the next call.
     void set_tag(std::string tag) { tag_ = std::move(tag); }
     const std::map<std::string, int64_t>& bytes() const { return bytes_; }
@@ -98,6 +100,7 @@ class WeightLoader {
     WeightSource& source_;
     Span<QuantFormat* const> formats_;
     Device* device_;
+    Device* plan_device_ = nullptr;
     Stream* stream_;
     int32_t rank_, world_;
     std::string tag_ = "weights.other";

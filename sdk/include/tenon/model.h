@@ -33,6 +33,7 @@ struct ModelRequest {
     StrView engram_dir;           ///< for messages; the host opens it as ModelServices::tables
     StrView engram_layout;        ///< auto | official | packed
     Span<const StrView> fusions_off;
+    Device* device = nullptr;     ///< whose layout `plan` counts; nothing is allocated on it
 };
 
 /// Static facts that the planner needs; it knows no layer (engine.md 1.4).

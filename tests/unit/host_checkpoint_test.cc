@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints: reading, and each malformed file with its message.
+#include <gtest/gtest.h>
+
+#include "host/checkpoint/checkpoint.h"
+#include "host/checkpoint/safetensors.h"
+#include "unit/host_support.h"
+
+namespace tenon {
+namespace {
+
+std::string file_of(const std::string& header, const std::string& data,
+                    uint64_t claimed = UINT64_MAX) {
+    const uint64_t length = claimed == UINT64_MAX ? header.size() : claimed;
+    std::string out(reinterpret_cast<const char*>(&length), 8);
+    return out + header + data;
+}
+
+constexpr const char* kTwo =
+    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[1,2],"data_offsets":[8,12]}})";
+
+Status open(const testing::TempFolder& folder, Ref<Checkpoint>* out,
+            std::vector<std::string> extra = {}) {
+    return open_checkpoint({folder.path(), std::move(extra), true}, out->out());
+}
+
+TEST(Checkpoint, Serves_tensors_by_name_with_shape_and_bytes) {
+    testing::TempFolder folder;
+    const float values[2] = {1.5f, -2.0f};
+    folder.write("model.safetensors",
+                 file_of(kTwo, std::string(reinterpret_cast<const char*>(values), 8) + "abcd"));
+    Ref<Checkpoint> c;
+    ASSERT_TRUE(open(folder, &c).ok());
+
+    WeightSource& w = *c->weights();
+    TensorView v;
+    ASSERT_TRUE(w.map("a", &v).ok());
+    EXPECT_EQ(v.as<float>()[1], -2.0f);
+    TensorInfo info;
+    ASSERT_TRUE(w.find("b", &info).ok());
+    EXPECT_EQ(info.rank, 2);
+    EXPECT_EQ(info.bytes, 4u);
+    char piece[2];
+    ASSERT_TRUE(w.read("b", 1, 2, piece).ok());
+    EXPECT_EQ(std::string(piece, 2), "bc");
+    EXPECT_EQ(w.read("b", 3, 2, piece).code(), Code::invalid_argument);
+    EXPECT_EQ(w.find("c", &info).code(), Code::not_found);
+    EXPECT_EQ(w.count(), 2u);
+}
+
+TEST(Checkpoint, Without_an_index_other_files_are_read_only_when_named) {
+    testing::TempFolder folder;
+    folder.write("model.safetensors", file_of(kTwo, std::string(12, 'x')));
+    const std::string more =
+        folder.write("more.safetensors",
+                     file_of(R"({"c":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "z"));
+    Ref<Checkpoint> alone;
+    Ref<Checkpoint> both;
+    ASSERT_TRUE(open(folder, &alone).ok());
+    ASSERT_TRUE(open(folder, &both, {more}).ok());
+
+    EXPECT_EQ(alone->weights()->count(), 2u);
+    EXPECT_EQ(both->weights()->count(), 3u);
+    Ref<Checkpoint> twice;
+    const Status status = open(folder, &twice, {more, more});
+    EXPECT_NE(status.message().str().find("tensor 'c' is in"), std::string::npos)
+        << status.message().str();
+}
+
+TEST(Checkpoint, An_index_decides_which_file_holds_a_tensor) {
+    testing::TempFolder folder;
+    folder.write("one.safetensors", file_of(kTwo, std::string(12, 'x')));
+    folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors"}})");
+    Ref<Checkpoint> c;
+    ASSERT_TRUE(open(folder, &c).ok());
+    EXPECT_EQ(c->weights()->count(), 1u);
+}
+
+TEST(Checkpoint, Write_and_read_round_trip) {
+    testing::TempFolder folder;
+    const float a[6] = {1, 2, 3, 4, 5, 6};
+    const int32_t b[1] = {7};
+    ASSERT_TRUE(write_safetensors(folder.path() + "/model.safetensors",
+                                  {{"x", DType::f32, {2, 3}, a}, {"y", DType::i32, {1}, b}})
+                    .ok());
+    Ref<Checkpoint> c;
+    ASSERT_TRUE(open(folder, &c).ok());
+    TensorView v;
+    ASSERT_TRUE(c->weights()->map("x", &v).ok());
+    EXPECT_EQ(v.shape[1], 3);
+    EXPECT_EQ(v.as<float>()[5], 6.0f);
+}
+
+struct Broken {
+    const char* name;
+    std::string file;
+    const char* expected;
+};
+
+std::string entry(const char* body) {
+    return std::string(R"({"a":)") + body + "}";
+}
+
+const Broken kBroken[] = {
+    {"empty", "", "too short for a safetensors file"},
+    {"seven_bytes", "1234567", "too short"},
+    {"huge_header", file_of("{}", "", uint64_t{1} << 60),
+     "its header claims 1152921504606846976 bytes"},
+    {"header_past_end", file_of("{}", "", 3), "its header claims 3 bytes"},
+    {"not_json", file_of("{a", ""), "is not valid JSON"},
+    {"json_list", file_of("[]", ""), "is not a JSON object"},
+    {"deep", file_of(R"({"a":{"b":[[[[[[[[[[[[1]]]]]]]]]]]]}})", ""), "nested too deeply"},
+    {"invalid_utf8", file_of("{\"\xff\":1}", ""), "is not valid JSON"},
+    {"duplicate",
+     file_of(
+         R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+         "x"),
+     "tensor 'a' is listed twice"},
+    {"entry_is_number", file_of(entry("3"), ""),
+     "expected an object with dtype, shape and data_offsets"},
+    {"no_dtype", file_of(entry(R"({"shape":[1],"data_offsets":[0,1]})"), "x"),
+     "expected an object with"},
+    {"odd_dtype", file_of(entry(R"({"dtype":"F7","shape":[1],"data_offsets":[0,1]})"), "x"),
+     "unknown dtype \"F7\""},
+    {"dtype_number", file_of(entry(R"({"dtype":7,"shape":[1],"data_offsets":[0,1]})"), "x"),
+     "unknown dtype 7"},
+    {"negative_dim", file_of(entry(R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})"), "x"),
+     "something other than a count"},
+    {"float_dim", file_of(entry(R"({"dtype":"U8","shape":[1.0],"data_offsets":[0,1]})"), "x"),
+     "something other than a count"},
+    {"many_dims",
+     file_of(entry(R"({"dtype":"U8","shape":[1,1,1,1,1,1,1],"data_offsets":[0,1]})"), "x"),
+     "shape must be a list of at most 6"},
+    {"overflow",
+     file_of(
+         entry(R"({"dtype":"F32","shape":[281474976710656,281474976710656],"data_offsets":[0,1]})"),
+         "x"),
+     "more than 2^56 bytes"},
+    {"offsets_swapped", file_of(entry(R"({"dtype":"U8","shape":[1],"data_offsets":[1,0]})"), "x"),
+     "lie outside the file's 1 data bytes"},
+    {"offsets_outside", file_of(entry(R"({"dtype":"U8","shape":[2],"data_offsets":[0,2]})"), "x"),
+     "is the file complete?"},
+    {"size_mismatch", file_of(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,1]})"), "x"),
+     "hold 1 bytes, but its dtype and shape need 4"},
+    {"overlap",
+     file_of(
+         R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+         "xyz"),
+     "the data of tensors 'a' and 'b' overlap"},
+};
+
+class CheckpointBroken : public ::testing::TestWithParam<Broken> {};
+
+TEST_P(CheckpointBroken, Is_refused_with_file_and_reason) {
+    testing::TempFolder folder;
+    folder.write("model.safetensors", GetParam().file);
+    Ref<Checkpoint> c;
+    const Status status = open(folder, &c);
+
+    ASSERT_FALSE(status.ok());
+    const std::string message = status.message().str();
+    EXPECT_NE(message.find(GetParam().expected), std::string::npos) << message;
+    EXPECT_NE(message.find("model.safetensors"), std::string::npos) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CheckpointBroken, ::testing::ValuesIn(kBroken),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Checkpoint, Broken_folders_and_indexes_are_named) {
+    testing::TempFolder folder;
+    Ref<Checkpoint> c;
+    EXPECT_NE(open(folder, &c).message().str().find("holds neither"), std::string::npos);
+    EXPECT_EQ(open_checkpoint({folder.path() + "/gone", {}, true}, c.out()).code(),
+              Code::not_found);
+    const auto index = [&](const std::string& text) {
+        folder.write("model.safetensors.index.json", text);
+        return open(folder, &c).message().str();
+    };
+    EXPECT_NE(index("{").find("is not valid JSON"), std::string::npos);
+    EXPECT_NE(index("{}").find("has no object 'weight_map'"), std::string::npos);
+    EXPECT_NE(index(R"({"weight_map": {"a": 1}})").find("weight_map['a'] is not a file name"),
+              std::string::npos);
+    EXPECT_NE(index(R"({"weight_map": {"a": "../x"}})").find("is not a file of this folder"),
+              std::string::npos);
+    EXPECT_NE(index(R"({"weight_map": {"a": "gone.safetensors"}})")
+                  .find("gone.safetensors: cannot be opened"),
+              std::string::npos);
+    folder.write("one.safetensors", file_of(kTwo, std::string(12, 'x')));
+    EXPECT_NE(index(R"({"weight_map": {"zz": "one.safetensors"}})")
+                  .find("tensor 'zz' is said to be in one.safetensors"),
+              std::string::npos);
+    folder.write("config.json", "[1");
+    EXPECT_NE(open(folder, &c).message().str().find("config.json: is not valid JSON"),
+              std::string::npos);
+}
+
+TEST(Checkpoint, Small_files_stay_inside_the_folder) {
+    testing::TempFolder folder;
+    folder.write("model.safetensors", file_of("{}", ""));
+    folder.write("tokenizer.json", "{}");
+    Ref<Checkpoint> c;
+    ASSERT_TRUE(open(folder, &c).ok());
+    StrView text;
+    EXPECT_TRUE(c->file("tokenizer.json", &text).ok());
+    EXPECT_EQ(text.str(), "{}");
+    EXPECT_EQ(c->file("../etc", &text).code(), Code::invalid_argument);
+    EXPECT_EQ(c->file("gone.json", &text).code(), Code::not_found);
+}
+
+}  // namespace
+}  // namespace tenon
