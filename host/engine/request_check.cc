@@ -84,18 +84,17 @@ Status check_sampling(const SamplingParams& s, const RequestLimits& limits, bool
 
 Status check_prompt(const RequestDesc& d, const RequestLimits& limits) {
     if (d.tokens.empty()) {
-        return Status(Code::invalid_argument, "tokens: the prompt is empty");
+        return Status(Code::invalid_argument, "prompt: it has no tokens");
     }
     const auto n = static_cast<int64_t>(d.tokens.size);
     if (n + 1 > limits.context_tokens) {
-        return error(
-            Code::does_not_fit,
-            "tokens: the prompt has {} tokens; the context is {} and must leave room for a reply",
-            n, limits.context_tokens);
+        return error(Code::does_not_fit,
+                     "the prompt has {} tokens; the context of {} leaves no room for a reply", n,
+                     limits.context_tokens);
     }
     const int32_t vocab = std::min(limits.vocab, limits.text_vocab);
     for (uint64_t i = 0; i < d.tokens.size; ++i) {
-        TENON_TRY(check_id("tokens", i, d.tokens[i], vocab));
+        TENON_TRY(check_id("prompt", i, d.tokens[i], vocab));
     }
     int64_t last = 0;
     for (uint64_t i = 0; i < d.borders.size; ++i) {
