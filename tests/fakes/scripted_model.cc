@@ -231,7 +231,7 @@ Status ScriptedModel::run_sampler(const plan::Sampler& sampler, const StepPlan& 
     std::fill(s->in_prompt.begin(), s->in_prompt.end(), uint8_t{0});
     for (const plan::Pair& p : plan.pairs.subspan(sampler.counts_off, sampler.counts_count)) {
         s->seen.at(static_cast<size_t>(p.token)) = static_cast<uint16_t>(p.bits & 0xFFFF);
-        s->in_prompt.at(static_cast<size_t>(p.token)) = (p.bits >> 31) != 0 ? 1 : 0;
+        s->in_prompt.at(static_cast<size_t>(p.token)) = static_cast<uint8_t>(p.bits >> 31);
     }
     return {};
 }
