@@ -164,7 +164,7 @@ constexpr Mistake kMistakes[] = {
     {"no_plugin", "engram = { dir = \"x\" }\n", "[engram] needs the key 'plugin'"},
     {"plugin_not_name", "engram = { plugin = 3 }\n",
      "plugin in [engram] must be a name, found an integer"},
-    {"duplicate_key", "name = \"again\"\n", ":6:1:"},
+    {"duplicate_key", "name = \"again\"\n", ":6:"},
     {"syntax", "engine = { \n", ":6:"},
     {"bracket_colon", "[:\n", ":6:"},
     {"unset_variable", "log = { file = \"${TENON_NOT_SET_ANYWHERE}\" }\n",
