@@ -72,10 +72,6 @@ enum class EndCause : uint32_t {
     memory,
     storage,  ///< a row had no valid table data
     numeric,  ///< non-finite logits
-    device,   ///< from here on the whole engine failed
-    peer_lost,
-    stalled,
-    internal,
 };
 
 enum class EffectKind : uint32_t { started, ended };
