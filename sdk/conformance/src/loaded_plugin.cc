@@ -176,6 +176,10 @@ std::vector<const Component*> components_under_test(PluginKind kind) {
 
 namespace tenon {
 void PrintTo(const Component* component, std::ostream* out) {
+    if (component == nullptr) {
+        *out << "no component";
+        return;
+    }
     *out << kind_name(component->kind) << " '" << component->name << "'";
 }
 }  // namespace tenon

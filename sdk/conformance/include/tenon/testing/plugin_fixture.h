@@ -219,20 +219,20 @@ void PrintTo(const Component* component, std::ostream* out);
 /// Fails the test with the status' text.
 #define TENON_ASSERT_OK(expr)                                                                 \
     do {                                                                                      \
-        const ::tenon::Status tenon_test_status_ = (expr);                                    \
+        const ::tenon::Status& tenon_test_status_ = (expr);                                   \
         ASSERT_TRUE(tenon_test_status_.ok()) << ::tenon::code_name(tenon_test_status_.code()) \
                                              << ": " << tenon_test_status_.message().view();  \
     } while (false)
 #define TENON_EXPECT_OK(expr)                                                                 \
     do {                                                                                      \
-        const ::tenon::Status tenon_test_status_ = (expr);                                    \
+        const ::tenon::Status& tenon_test_status_ = (expr);                                   \
         EXPECT_TRUE(tenon_test_status_.ok()) << ::tenon::code_name(tenon_test_status_.code()) \
                                              << ": " << tenon_test_status_.message().view();  \
     } while (false)
 /// Expects an error of that code whose message contains `text`.
 #define TENON_EXPECT_ERROR(expr, code_, text_)                                       \
     do {                                                                             \
-        const ::tenon::Status tenon_test_status_ = (expr);                           \
+        const ::tenon::Status& tenon_test_status_ = (expr);                          \
         EXPECT_EQ(::tenon::code_name(tenon_test_status_.code()),                     \
                   std::string(::tenon::code_name(code_)))                            \
             << tenon_test_status_.message().view();                                  \
