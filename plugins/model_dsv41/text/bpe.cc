@@ -95,7 +95,11 @@ void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& out) const 
 
 void Bpe::encode_long(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
     const size_t count = piece.size();
-    auto& [ids, previous, next, ranks, heap] = scratch;
+    std::vector<int32_t>& ids = scratch.ids;
+    std::vector<int32_t>& previous = scratch.previous;
+    std::vector<int32_t>& next = scratch.next;
+    std::vector<uint32_t>& ranks = scratch.ranks;
+    std::vector<uint64_t>& heap = scratch.heap;
     ids.resize(count);
     previous.resize(count);
     next.resize(count);

@@ -14,7 +14,7 @@ namespace {
 
 // An id names a row of the embedding table; the bound keeps a hostile file from asking for a table
 // of 2^31 rows.
-constexpr int64_t kMostIds = 1 << 22;
+constexpr int64_t kMostIds = 1 << 20;
 constexpr JsonLimits kFileLimits{.depth = 32, .values = 40'000'000};
 constexpr size_t kMostStages = 16;
 
