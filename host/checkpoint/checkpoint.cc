@@ -8,18 +8,19 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "host/checkpoint/mapped_file.h"
 #include "host/checkpoint/safetensors.h"
+#include "host/checkpoint/strict_json.h"
 
 namespace tenon {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr uint64_t kMaxSmallFile = 64ull << 20;
+constexpr int kMaxDepth = 64;
 
 struct Stored {
     TensorEntry entry;
@@ -205,27 +206,12 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
             return {};
         }
         TENON_TRY(std::move(status));
-        TENON_ASSIGN(Json json, parse(dir_ + "/config.json", text));
+        TENON_ASSIGN(const Json json, parse_strict_json(dir_ + "/config.json:", text, kMaxDepth));
         if (!json.is_object()) {
             return error(Code::invalid_argument, "{}/config.json: is not a JSON object", dir_);
         }
         config_ = text.str();
         return {};
-    }
-
-    static Result<Json> parse(const std::string& path, StrView text) {
-        try {
-            return Json::parse(text.data, text.data + text.size,
-                               [](int depth, Json::parse_event_t, Json&) {
-                                   if (depth > 64) {
-                                       throw std::runtime_error("nested more than 64 deep");
-                                   }
-                                   return true;
-                               });
-        } catch (const std::exception& e) {
-            return error(Code::invalid_argument, "{}: is not valid JSON: {}", path,
-                         std::string(e.what()).substr(0, 200));
-        }
     }
 
     Status open_weights(const CheckpointOptions& options) {
@@ -257,7 +243,7 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
 
     Status open_index(StrView text) {
         const std::string path = dir_ + "/model.safetensors.index.json";
-        TENON_ASSIGN(Json json, parse(path, text));
+        TENON_ASSIGN(const Json json, parse_strict_json(path + ":", text, kMaxDepth));
         if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
             return error(Code::invalid_argument, "{}: has no object 'weight_map'", path);
         }

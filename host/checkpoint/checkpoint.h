@@ -22,8 +22,7 @@ struct CheckpointOptions {
 /// files only if named in `extra_tensors`.
 ///
 /// errors  not_found: no directory, or no weights; io; invalid_argument: malformed config, index or
-/// shard
-///         (file, tensor, found, expected)
+///         shard (file, tensor, found, expected)
 Status open_checkpoint(const CheckpointOptions& options, Checkpoint** out);
 
 }  // namespace tenon

@@ -4,18 +4,17 @@
 #include "host/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
+
+#include "host/checkpoint/strict_json.h"
 
 namespace tenon {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // what the format's own library accepts
-constexpr int kMaxDepth = 8;
-constexpr uint64_t kMaxTensors = 4'000'000;
+constexpr int kMaxDepth = 4;                  // {name: {shape: [...]}} needs three
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // sorted: the ordered form looks keys up one by one
 
 bool dtype_of(const std::string& name, DType* out) {
     static const std::map<std::string, DType> kTypes = {
@@ -108,38 +107,10 @@ Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
                      "short",
                      path, length, file_bytes, kMaxHeader);
     }
-    const char* text = reinterpret_cast<const char*>(head.data) + 8;
-    Json json;
-    std::string duplicate;
-    try {
-        std::vector<std::string> keys;
-        json = Json::parse(text, text + length,
-                           [&](int depth, Json::parse_event_t event, Json& value) {
-                               if (depth > kMaxDepth) {
-                                   throw std::runtime_error("nested too deeply");
-                               }
-                               if (depth == 1 && event == Json::parse_event_t::key) {
-                                   if (keys.size() > kMaxTensors) {
-                                       throw std::runtime_error("too many tensors");
-                                   }
-                                   keys.push_back(value.get<std::string>());
-                               }
-                               return true;
-                           });
-        std::sort(keys.begin(), keys.end());
-        const auto twice = std::adjacent_find(keys.begin(), keys.end());
-        if (twice != keys.end()) {
-            duplicate = *twice;
-        }
-    } catch (const std::exception& e) {
-        return error(Code::invalid_argument, "{}: its header is not valid JSON: {}", path,
-                     std::string(e.what()).substr(0, 200));
-    }
+    const std::string_view text(reinterpret_cast<const char*>(head.data) + 8, length);
+    TENON_ASSIGN(const Json json, parse_strict_json(path + ": its header", text, kMaxDepth));
     if (!json.is_object()) {
         return error(Code::invalid_argument, "{}: its header is not a JSON object", path);
-    }
-    if (!duplicate.empty()) {
-        return error(Code::invalid_argument, "{}: tensor '{}' is listed twice", path, duplicate);
     }
     const uint64_t data_at = 8 + length;
     std::vector<TensorEntry> entries;
@@ -166,34 +137,59 @@ Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
     return entries;
 }
 
-Status write_safetensors(const std::string& path, const std::vector<TensorOut>& tensors) {
-    Json header = Json::object();
-    uint64_t at = 0;
+Status SafetensorsWriter::open(const std::string& path, const std::vector<TensorOut>& tensors) {
+    path_ = path;
+    expected_ = 0;
+    written_ = 0;
+    auto header = nlohmann::ordered_json::object();
     for (const TensorOut& t : tensors) {
         uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t.dtype));
         for (const int64_t n : t.shape) {
             bytes *= static_cast<uint64_t>(n);
         }
-        header[t.name] = {
-            {"dtype", dtype_text(t.dtype)}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
-        at += bytes;
+        header[t.name] = {{"dtype", dtype_text(t.dtype)},
+                          {"shape", t.shape},
+                          {"data_offsets", {expected_, expected_ + bytes}}};
+        expected_ += bytes;
     }
-    std::string text = header.dump();
+    std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 7) / 8 * 8, ' ');
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file_.open(path, std::ios::binary | std::ios::trunc);
     const uint64_t length = text.size();
-    file.write(reinterpret_cast<const char*>(&length), 8);
-    file.write(text.data(), static_cast<std::streamsize>(text.size()));
+    file_.write(reinterpret_cast<const char*>(&length), 8);
+    file_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    return checked();
+}
+
+Status SafetensorsWriter::append(const void* data, uint64_t bytes) {
+    written_ += bytes;
+    TENON_CHECK(written_ <= expected_, "{} bytes of {}", written_, expected_);
+    file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+    return checked();
+}
+
+Status SafetensorsWriter::close() {
+    TENON_CHECK(written_ == expected_, "{} bytes of {}", written_, expected_);
+    file_.close();
+    return checked();
+}
+
+Status SafetensorsWriter::checked() const {
+    return file_ ? Status()
+                 : error(Code::io, "{}: could not be written: {}", path_, std::strerror(errno));
+}
+
+Status write_safetensors(const std::string& path, const std::vector<TensorOut>& tensors) {
+    SafetensorsWriter writer;
+    TENON_TRY(writer.open(path, tensors));
     for (const TensorOut& t : tensors) {
-        const Json& range = header[t.name]["data_offsets"];
-        const uint64_t bytes = range[1].get<uint64_t>() - range[0].get<uint64_t>();
-        file.write(static_cast<const char*>(t.data), static_cast<std::streamsize>(bytes));
+        uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t.dtype));
+        for (const int64_t n : t.shape) {
+            bytes *= static_cast<uint64_t>(n);
+        }
+        TENON_TRY(writer.append(t.data, bytes));
     }
-    file.close();
-    if (!file) {
-        return error(Code::io, "{}: could not be written: {}", path, std::strerror(errno));
-    }
-    return {};
+    return writer.close();
 }
 
 }  // namespace tenon

@@ -2,6 +2,7 @@
 // The header of a safetensors file: names, types, shapes and byte ranges, all checked before use.
 #pragma once
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -21,18 +22,38 @@ struct TensorEntry {
 /// Parses the header of a file of `file_bytes` bytes that begins with `head` (at least the header).
 ///
 /// path    for messages
-/// errors  invalid_argument: what is wrong, where, found against expected. Nothing is read beyond
-/// `head`.
+/// errors  invalid_argument: what is wrong, where, found against expected
+///
+/// Nothing is read beyond `head`. Holes between tensors are fine, overlaps are not.
 Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
                                                    Span<const uint8_t> head, uint64_t file_bytes);
 
-/// Writes f32 or i32 tensors as a safetensors file (verbs `score` and `inspect`).
 struct TensorOut {
     std::string name;
     DType dtype = DType::f32;
     std::vector<int64_t> shape;
-    const void* data = nullptr;
+    const void* data = nullptr;  ///< for write_safetensors
 };
+
+/// Writes a file whose tensors are known beforehand and whose bytes come piece by piece.
+class SafetensorsWriter {
+  public:
+    /// Writes the header. errors  io
+    Status open(const std::string& path, const std::vector<TensorOut>& tensors);
+    /// The next bytes, in the order of the tensors. errors  io
+    Status append(const void* data, uint64_t bytes);
+    /// All bytes have been given. errors  io
+    Status close();
+
+  private:
+    Status checked() const;
+
+    std::string path_;
+    std::ofstream file_;
+    uint64_t expected_ = 0, written_ = 0;
+};
+
+/// Writes whole tensors at once (verb `inspect`, tests).
 Status write_safetensors(const std::string& path, const std::vector<TensorOut>& tensors);
 
 }  // namespace tenon

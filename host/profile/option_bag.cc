@@ -133,6 +133,37 @@ std::vector<std::string> OptionBag::list(StrView key) const {
     return out;
 }
 
+void OptionBag::finish(const OptionSpec& spec, const OptionValue& out, std::string shown,
+                       std::string origin) {
+    std::string meaning = "none";
+    if (out.is_set) {
+        switch (spec.type) {
+            case OptionType::boolean:
+            case OptionType::integer:
+            case OptionType::size:
+            case OptionType::time:
+                meaning = std::to_string(out.integer);
+                break;
+            case OptionType::floating:
+                meaning = format("{}", out.floating);
+                break;
+            case OptionType::string_list:
+            case OptionType::path_list:
+                meaning.clear();
+                for (const StrView& item : out.list) {
+                    // The length keeps ["a,b"] and ["a", "b"] apart.
+                    meaning += format("{}:{},", item.size, item);
+                }
+                break;
+            default:
+                meaning = out.text.str();
+        }
+    }
+    values_.push_back(out);
+    rows_.push_back(
+        {spec.key, std::move(shown), std::move(origin), std::move(meaning), spec.tag, spec.type});
+}
+
 Status OptionBag::add(const OptionSpec& spec, const Value* given, const std::string& section,
                       const std::string& folder) {
     OptionValue out;
@@ -146,8 +177,7 @@ Status OptionBag::add(const OptionSpec& spec, const Value* given, const std::str
                          spec.help);
         }
         if (spec.default_value == nullptr) {
-            values_.push_back(out);
-            rows_.push_back({spec.key, "(none)", "default", spec.tag, spec.type});
+            finish(spec, out, "(none)", "default");
             return {};
         }
         TENON_ASSIGN(fallback,
@@ -251,9 +281,7 @@ Status OptionBag::add(const OptionSpec& spec, const Value* given, const std::str
                                                  nlohmann::ordered_json::error_handler_t::replace));
             break;
     }
-    values_.push_back(out);
-    rows_.push_back({spec.key, value->text(), given != nullptr ? value->place.text() : "default",
-                     spec.tag, spec.type});
+    finish(spec, out, value->text(), given != nullptr ? value->place.text() : "default");
     return {};
 }
 

@@ -38,9 +38,11 @@ class OptionBag {
     std::string text(StrView key) const { return view().text(key).str(); }
     std::vector<std::string> list(StrView key) const;
 
-    /// One line a key, for `explain`: key, value, where it came from, tag.
+    /// One line a key, for `explain` and the digest: key, value as written, where it came from,
+    /// tag.
     struct Row {
         std::string key, value, origin;
+        std::string meaning;  ///< equal for equal values, however they were written
         OptionTag tag = OptionTag::local;
         OptionType type = OptionType::string;
     };
@@ -48,6 +50,8 @@ class OptionBag {
 
   private:
     StrView keep(std::string text);
+    void finish(const OptionSpec& spec, const OptionValue& out, std::string shown,
+                std::string origin);
 
     std::vector<OptionValue> values_;
     std::vector<Row> rows_;

@@ -4,6 +4,8 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+
 namespace tenon {
 namespace {
 
@@ -21,29 +23,21 @@ Status unknown_key(const std::string& key, const Value& value, const std::string
                  key, title, near.empty() ? "" : format(" Did you mean '{}'?", near));
 }
 
-// A section as a table; `compute = "cpu"` is no short form, so other kinds are refused.
-Status expect_table(const Value& value, const std::string& name) {
-    if (value.kind != ValueKind::table) {
-        return error(Code::invalid_argument, "{}: '{}' must be a table, found {}",
-                     value.place.text(), name, value_kind_name(value.kind));
-    }
-    return {};
-}
-
 class Resolver {
   public:
-    Resolver(const ProfileSource& source, const PluginRegistry& registry, Profile* out)
-        : source_(source), registry_(registry), out_(*out) {}
+    Resolver(const ProfileSource& source, const PluginRegistry& registry,
+             const AutoChooser& choose_auto, Profile* out)
+        : source_(source), registry_(registry), choose_auto_(choose_auto), out_(*out) {}
 
     Status run() {
         TENON_TRY(check_top());
         for (const SectionSpec& spec : profile_sections()) {
             const Value* value =
                 spec.name[0] == '\0' ? &source_.root : source_.root.find(spec.name);
-            if (spec.repeated) {
-                TENON_TRY(repeated(spec, value));
-            } else {
-                TENON_TRY(section(spec, value, true));
+            if (!spec.repeated) {
+                TENON_TRY(section(spec, value));
+            } else if (value != nullptr) {
+                TENON_TRY(repeated(spec, *value));
             }
         }
         return {};
@@ -51,7 +45,7 @@ class Resolver {
 
   private:
     Status check_top() {
-        std::vector<std::string> names;
+        std::vector<std::string> names = {"deploy"};  // its keys belong to `tenon deploy`
         for (const SectionSpec& s : profile_sections()) {
             names.emplace_back(s.name);
         }
@@ -59,206 +53,252 @@ class Resolver {
             names.emplace_back(o.key);
         }
         for (const auto& [key, value] : source_.root.table) {
-            bool known = key == "deploy";
-            for (const std::string& n : names) {
-                known = known || key == n;
-            }
-            if (!known) {
+            if (std::find(names.begin(), names.end(), key) == names.end()) {
                 return unknown_key(key, value, section_title(*find_section(""), ""), names);
             }
         }
-        return {};
+        const Value* deploy = source_.root.find("deploy");
+        return deploy == nullptr ? Status() : expect_table(*deploy, "deploy");
     }
 
-    Status repeated(const SectionSpec& spec, const Value* value) {
-        if (value == nullptr) {
+    // `compute = "cpu"` is no short form, so other kinds than tables are refused.
+    static Status expect_table(const Value& value, const char* name) {
+        if (value.kind == ValueKind::table) {
             return {};
         }
-        if (value->kind != ValueKind::list) {
+        return error(Code::invalid_argument, "{}: '{}' must be a table, found {}",
+                     value.place.text(), name, value_kind_name(value.kind));
+    }
+
+    Status repeated(const SectionSpec& spec, const Value& value) {
+        if (value.kind != ValueKind::list) {
             return error(Code::invalid_argument, "{}: '{}' must be a list of tables: [[{}]]",
-                         value->place.text(), spec.name, spec.name);
+                         value.place.text(), spec.name, spec.name);
         }
-        for (const Value& item : value->list) {
-            TENON_TRY(section(spec, &item, true));
-        }
-        return {};
-    }
-
-    // The chosen component, or null with a line in `missing`.
-    Status choose(const SectionSpec& spec, const std::string& plugin, const Value& place,
-                  ProfileSection* out) {
-        auto found = plugin == "auto" ? automatic(spec) : registry_.find(spec.kind, plugin);
-        if (!found.ok()) {
-            out_.missing.push_back(format("{}: {}", place.place.text(), found.status().message()));
-            return {};
-        }
-        out->component = *found;
-        if (found->library->descriptor->maturity == Maturity::experimental && !experimental_) {
-            return error(Code::invalid_argument,
-                         "{}: plugin '{}' is experimental; allow it with allow_experimental = true",
-                         place.place.text(), plugin);
+        for (const Value& item : value.list) {
+            TENON_TRY(section(spec, &item));
         }
         return {};
     }
 
-    Result<FoundComponent> automatic(const SectionSpec& spec) const {
-        FoundComponent best;
-        int32_t best_score = 0;
-        std::string reasons;
-        for (const FoundComponent& f : registry_.all(spec.kind)) {
-            ProbeResult probe;
-            const Options none{};
-            const Status status =
-                f.component->probe(ProbeEnv{sizeof(ProbeEnv), nullptr, &none}, &probe);
-            reasons += format("; {}: {}", f.component->name,
-                              status.ok() ? StrView(probe.reason) : status.message());
-            if (status.ok() && probe.score > best_score) {
-                best = f;
-                best_score = probe.score;
-            }
-        }
-        if (best.component == nullptr) {
-            return error(Code::unavailable, "no usable {} plugin for 'auto'{}",
-                         kind_name(spec.kind), reasons);
-        }
-        return best;
-    }
-
-    Status section(const SectionSpec& spec, const Value* value, bool) {
-        auto out = std::make_unique<ProfileSection>();
-        out->spec = &spec;
-        out->present = value != nullptr;
+    /// One section: its plugin (for quant: all formats of the chain), then its keys.
+    Status section(const SectionSpec& spec, const Value* value) {
         static const Value kEmpty;
         const Value& table = value != nullptr ? *value : kEmpty;
-        if (value != nullptr) {
-            TENON_TRY(expect_table(table, spec.name));
-        }
+        TENON_TRY(expect_table(table, spec.name));
+        std::vector<std::unique_ptr<ProfileSection>> made;
         if (spec.has_plugin) {
-            TENON_TRY(plugin_of(spec, table, value != nullptr, out.get()));
+            TENON_TRY(plugins_of(spec, value, &made));
         }
-        const std::string title = section_title(spec, out->plugin);
-        out->bag.set_section(title);
-        Span<const OptionSpec> component;
-        if (out->component.component != nullptr) {
-            component = out->component.component->options;
+        if (made.empty()) {
+            made.push_back(new_section(spec, ""));
         }
         std::vector<std::string> known;
-        for (const auto& specs : {spec.keys, component}) {
-            for (const OptionSpec& o : specs) {
-                const Value* v = table.find(o.key);
-                // Required host keys matter only where the section is written or always needed.
-                Status status =
-                    out->bag.add(o, v, title, v != nullptr ? source_.folder_of(*v) : "");
-                if (!status.ok() && v == nullptr) {
-                    return status.with_context(value != nullptr && table.place.line != 0
-                                                   ? table.place.text()
-                                                   : source_.shown);
-                }
-                TENON_TRY(std::move(status));
-                known.emplace_back(o.key);
-            }
+        bool all_known = true;
+        for (auto& s : made) {
+            s->present = value != nullptr;
+            all_known = all_known && (s->plugin.empty() || s->component.component != nullptr);
+            const std::string place =
+                value != nullptr && table.place.line != 0 ? table.place.text() : source_.shown;
+            // Host keys belong to the first format of a chain only.
+            TENON_TRY(add_keys(*s, table, s == made.front(), place, &known));
         }
-        TENON_TRY(check_unknown(spec, table, title, *out, known));
         if (spec.name[0] == '\0') {
-            experimental_ = out->bag.flag("allow_experimental");
+            experimental_ = made.front()->bag.flag("allow_experimental");
+        } else if (all_known) {
+            TENON_TRY(check_unknown(spec, table, made.front()->bag.section(), std::move(known)));
         }
-        out_.sections.push_back(std::move(out));
+        std::move(made.begin(), made.end(), std::back_inserter(out_.sections));
         return {};
     }
 
-    Status check_unknown(const SectionSpec& spec, const Value& table, const std::string& title,
-                         const ProfileSection& section, std::vector<std::string> known) const {
-        const bool top = spec.name[0] == '\0';
-        const bool unchecked =
-            spec.has_plugin && !section.plugin.empty() && section.component.component == nullptr;
-        if (top || unchecked) {
-            return {};
+    static std::unique_ptr<ProfileSection> new_section(const SectionSpec& spec,
+                                                       const std::string& plugin) {
+        auto out = std::make_unique<ProfileSection>();
+        out->spec = &spec;
+        out->plugin = plugin;
+        return out;
+    }
+
+    Status add_keys(ProfileSection& s, const Value& table, bool host_keys, const std::string& place,
+                    std::vector<std::string>* known) const {
+        const std::string title = section_title(*s.spec, s.plugin);
+        s.bag.set_section(title);
+        Span<const OptionSpec> lists[2];
+        if (host_keys) {
+            lists[0] = s.spec->keys;
         }
-        known.emplace_back("plugin");
-        for (const auto& [key, value] : table.table) {
-            bool found = key == "plugin" && spec.has_plugin;
-            for (const std::string& k : known) {
-                found = found || (key == k && key != "plugin");
+        if (s.component.component != nullptr) {
+            lists[1] = s.component.component->options;
+        }
+        for (const Span<const OptionSpec>& list : lists) {
+            for (const OptionSpec& o : list) {
+                const Value* v = table.find(o.key);
+                Status status = s.bag.add(o, v, title, v != nullptr ? source_.folder_of(*v) : "");
+                if (!status.ok() && v == nullptr) {
+                    return status.with_context(place);
+                }
+                TENON_TRY(std::move(status));
+                known->emplace_back(o.key);
             }
-            if (!found) {
+        }
+        return {};
+    }
+
+    static Status check_unknown(const SectionSpec& spec, const Value& table,
+                                const std::string& title, std::vector<std::string> known) {
+        if (spec.has_plugin) {
+            known.emplace_back("plugin");
+        }
+        for (const auto& [key, value] : table.table) {
+            if (std::find(known.begin(), known.end(), key) == known.end()) {
                 return unknown_key(key, value, title, known);
             }
         }
         return {};
     }
 
-    Status plugin_of(const SectionSpec& spec, const Value& table, bool present,
-                     ProfileSection* out) {
-        const Value* plugin = table.find("plugin");
+    Status plugins_of(const SectionSpec& spec, const Value* table,
+                      std::vector<std::unique_ptr<ProfileSection>>* made) {
         const std::string_view name = spec.name;
+        const Value* plugin = table == nullptr ? nullptr : table->find("plugin");
         if (plugin == nullptr) {
             if (name == "transport") {
-                out->plugin = "local";
-                return choose(spec, "local", table, out);
+                Value local;
+                local.kind = ValueKind::string;
+                local.string = "local";
+                local.place.file = source_.shown;
+                return choose(spec, local, table, made);
             }
-            const bool needed = name == "model" || name == "quant" || name == "compute" || present;
-            if (needed) {
-                return error(Code::invalid_argument, "{}: [{}] needs the key 'plugin'",
-                             present ? table.place.text() : source_.shown, spec.name);
-            }
-            return {};
+            const bool needed =
+                name == "model" || name == "quant" || name == "compute" || table != nullptr;
+            return !needed
+                       ? Status()
+                       : error(Code::invalid_argument, "{}: [{}] needs the key 'plugin'",
+                               table != nullptr ? table->place.text() : source_.shown, spec.name);
         }
-        const Value* first = plugin;
-        if (plugin->kind == ValueKind::list && name == "quant" && !plugin->list.empty()) {
-            first = &plugin->list[0];
-            for (size_t i = 1; i < plugin->list.size(); ++i) {
-                TENON_TRY(further_format(spec, table, plugin->list[i]));
-            }
+        const bool chain = name == "quant";
+        if (!chain || plugin->kind != ValueKind::list || plugin->list.empty()) {
+            return choose(spec, *plugin, table, made);
         }
-        if (first->kind != ValueKind::string) {
-            return error(Code::invalid_argument, "{}: plugin in [{}] must be a name{}, found {}",
-                         plugin->place.text(), spec.name,
-                         name == "quant" ? " or a list of names" : "",
-                         value_kind_name(plugin->kind));
+        for (const Value& item : plugin->list) {
+            TENON_TRY(choose(spec, item, table, made));
         }
-        out->plugin = first->string;
-        return choose(spec, first->string, *first, out);
-    }
-
-    // The second and later formats of a quant chain are sections of their own, after the first.
-    Status further_format(const SectionSpec& spec, const Value&, const Value& name) {
-        if (name.kind != ValueKind::string) {
-            return error(Code::invalid_argument, "{}: plugin in [quant] must be a list of names",
-                         name.place.text());
-        }
-        auto out = std::make_unique<ProfileSection>();
-        out->spec = &spec;
-        out->present = true;
-        out->plugin = name.string;
-        TENON_TRY(choose(spec, name.string, name, out.get()));
-        later_.push_back(std::move(out));
         return {};
     }
 
+    /// Adds a section for one plugin name; a plugin that is not there becomes a line in `missing`.
+    Status choose(const SectionSpec& spec, const Value& name, const Value* table,
+                  std::vector<std::unique_ptr<ProfileSection>>* made) {
+        if (name.kind != ValueKind::string) {
+            return error(Code::invalid_argument, "{}: plugin in [{}] must be a name{}, found {}",
+                         name.place.text(), spec.name,
+                         std::string_view(spec.name) == "quant" ? " or a list of names" : "",
+                         value_kind_name(name.kind));
+        }
+        made->push_back(new_section(spec, name.string));
+        auto found = name.string == "auto" && choose_auto_ && table != nullptr
+                         ? choose_auto_(spec, *table, source_.folder_of(name))
+                         : registry_.find(spec.kind, name.string);
+        if (!found.ok()) {
+            out_.missing.push_back(format("{}: {}", name.place.text(), found.status().message()));
+            return {};
+        }
+        made->back()->component = *found;
+        made->back()->plugin = found->component->name;
+        if (found->library->descriptor->maturity == Maturity::experimental && !experimental_) {
+            return error(Code::invalid_argument,
+                         "{}: plugin '{}' is experimental; allow it with allow_experimental = true",
+                         name.place.text(), found->component->name);
+        }
+        return {};
+    }
+
+    const ProfileSource& source_;
+    const PluginRegistry& registry_;
+    const AutoChooser& choose_auto_;
+    Profile& out_;
+    bool experimental_ = false;
+};
+
+/// Rules between keys, and features that the schema knows and this build lacks.
+class CrossChecks {
   public:
-    /// Puts the formats behind the first one and gives them their options.
-    Status finish() {
-        const Value* table = source_.root.find("quant");
-        for (auto& s : later_) {
-            const std::string title = section_title(*s->spec, s->plugin);
-            s->bag.set_section(title);
-            if (s->component.component != nullptr) {
-                for (const OptionSpec& o : s->component.component->options) {
-                    const Value* v = table == nullptr ? nullptr : table->find(o.key);
-                    TENON_TRY(s->bag.add(o, v, title, v != nullptr ? source_.folder_of(*v) : ""));
-                }
-            }
-            out_.sections.push_back(std::move(s));
+    CrossChecks(const ProfileSource& source, Profile* profile)
+        : source_(source), profile_(*profile) {}
+
+    Status run() {
+        const int64_t version = profile_.bag("").integer("profile");
+        if (version != kProfileVersion) {
+            return error(Code::invalid_argument, "{}: profile = {}: this build reads version {}",
+                         place("", "profile"), version, kProfileVersion);
+        }
+        TENON_TRY(memory());
+        TENON_TRY(cluster());
+        if (profile_.bag("kv_spill").is_set("dir")) {
+            lacks("kv_spill", "dir", "has no disk tier for prefixes");
+        }
+        if (profile_.bag("model").is_set("rank_files")) {
+            lacks("model", "rank_files", "writes and reads no rank files");
         }
         return {};
     }
 
   private:
+    std::string place(const char* section, const char* key) const {
+        const Value* table = section[0] == '\0' ? &source_.root : source_.root.find(section);
+        const Value* value = table == nullptr ? nullptr : table->find(key);
+        return value != nullptr                             ? value->place.text()
+               : table != nullptr && table->place.line != 0 ? table->place.text()
+                                                            : source_.shown;
+    }
+
+    void lacks(const char* section, const char* key, const char* what) {
+        profile_.missing.push_back(
+            format("{}: {} in [{}]: this build {}", place(section, key), key, section, what));
+    }
+
+    Status memory() const {
+        constexpr const char* kLevels[] = {"reserve", "soft", "hard", "last"};
+        const OptionBag& bag = profile_.bag("memory");
+        for (int i = 0; i < 3; ++i) {
+            if (bag.integer(kLevels[i]) <= bag.integer(kLevels[i + 1])) {
+                return error(Code::invalid_argument,
+                             "{}: [memory] needs reserve > soft > hard > last, found {} = {} bytes "
+                             "and {} = {} bytes",
+                             place("memory", kLevels[i + 1]), kLevels[i], bag.integer(kLevels[i]),
+                             kLevels[i + 1], bag.integer(kLevels[i + 1]));
+            }
+        }
+        return {};
+    }
+
+    Status cluster() {
+        const OptionBag& bag = profile_.bag("cluster");
+        const int64_t world = bag.integer("world");
+        if (world == 1) {
+            return {};
+        }
+        for (const char* key : {"rendezvous", "secret_file"}) {
+            if (!bag.is_set(key)) {
+                return error(Code::invalid_argument,
+                             "{}: world = {} in [cluster] needs the key '{}'",
+                             place("cluster", "world"), world, key);
+            }
+        }
+        const std::string& transport = profile_.find("transport")->plugin;
+        if (transport == "local") {
+            return error(
+                Code::invalid_argument,
+                "{}: world = {} in [cluster], but [transport] plugin 'local' serves one rank",
+                place("cluster", "world"), world);
+        }
+        lacks("cluster", "world", "serves one rank");
+        return {};
+    }
+
     const ProfileSource& source_;
-    const PluginRegistry& registry_;
-    Profile& out_;
-    bool experimental_ = false;
-    std::vector<std::unique_ptr<ProfileSection>> later_;
+    Profile& profile_;
 };
 
 std::string digest_of(const Profile& profile) {
@@ -271,7 +311,8 @@ std::string digest_of(const Profile& profile) {
             // Of a path only the content behind it is compared, elsewhere.
             if (row.tag == OptionTag::agree && row.type != OptionType::path &&
                 row.type != OptionType::path_list) {
-                text += format("{}.{}={}\n", s->spec->name, row.key, row.value);
+                text += format("{}.{}={}:{}\n", s->spec->name, row.key, row.meaning.size(),
+                               row.meaning);
             }
         }
     }
@@ -313,28 +354,14 @@ std::vector<const ProfileSection*> Profile::all(std::string_view name_) const {
     return found;
 }
 
-Result<Profile> resolve_profile(const ProfileSource& source, const PluginRegistry& registry) {
+Result<Profile> resolve_profile(const ProfileSource& source, const PluginRegistry& registry,
+                                const AutoChooser& choose_auto) {
     Profile profile;
     profile.path = source.path;
     profile.shown = source.shown;
-    Resolver resolver(source, registry, &profile);
-    TENON_TRY(resolver.run());
-    TENON_TRY(resolver.finish());
+    TENON_TRY(Resolver(source, registry, choose_auto, &profile).run());
+    TENON_TRY(CrossChecks(source, &profile).run());
     profile.name = profile.bag("").text("name");
-    const OptionBag& memory = profile.bag("memory");
-    if (!(memory.integer("reserve") > memory.integer("soft") &&
-          memory.integer("soft") > memory.integer("hard") &&
-          memory.integer("hard") > memory.integer("last"))) {
-        return error(
-            Code::invalid_argument,
-            "{}: [memory] needs reserve > soft > hard > last, found {} > {} > {} > {} bytes",
-            source.shown, memory.integer("reserve"), memory.integer("soft"), memory.integer("hard"),
-            memory.integer("last"));
-    }
-    if (profile.bag("kv_spill").is_set("dir")) {
-        profile.missing.push_back(
-            format("{}: [kv_spill]: this build has no disk tier for prefixes", source.shown));
-    }
     profile.digest = digest_of(profile);
     return profile;
 }

@@ -3,6 +3,7 @@
 // plugins.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,10 +52,17 @@ struct Profile {
     std::vector<const ProfileSection*> all(std::string_view name) const;
 };
 
+/// Chooses the component of a section whose plugin is "auto". `section` is the written table,
+/// `folder` where its relative paths belong. errors  unavailable: none is usable, with each reason
+using AutoChooser = std::function<Result<FoundComponent>(
+    const SectionSpec& spec, const Value& section, const std::string& folder)>;
+
 /// Validates every key against host schema and component options.
 ///
-/// A missing plugin is no error here: it is listed in `missing` and its keys go unchecked.
+/// A missing plugin is no error here: it is listed in `missing` and its keys go unchecked. Without
+/// `choose_auto` the plugin name "auto" counts as missing.
 /// errors  invalid_argument: "file:line:column: …" with the nearest known key
-Result<Profile> resolve_profile(const ProfileSource& source, const PluginRegistry& registry);
+Result<Profile> resolve_profile(const ProfileSource& source, const PluginRegistry& registry,
+                                const AutoChooser& choose_auto = {});
 
 }  // namespace tenon

@@ -160,16 +160,19 @@ Result<ProfileSource> read_profile(const std::string& path,
         const fs::path parent =
             (fs::path(source.path).parent_path() / base->string).lexically_normal();
         const SourcePlace at = base->place;
-        auto root = parse_toml_file(parent.string(), parent.filename().string());
+        const std::string shown = fs::path(base->string).is_absolute()
+                                      ? base->string
+                                      : (fs::path(path).parent_path() / base->string).string();
+        auto root = parse_toml_file(parent.string(), shown);
         if (!root.ok()) {
             return root.status().with_context(format("{}: base", at.text()));
         }
         if (const Value* twice = root->find("base")) {
             return error(Code::invalid_argument,
                          "{}: {} has a base itself ({}); profiles inherit one level", at.text(),
-                         parent.filename().string(), twice->place.text());
+                         shown, twice->place.text());
         }
-        source.folders.emplace_back(parent.filename().string(), parent.parent_path().string());
+        source.folders.emplace_back(shown, parent.parent_path().string());
         merge(&*root, std::move(source.root));
         source.root = std::move(*root);
     }

@@ -14,7 +14,7 @@ constexpr double kBytes = 1e15;
 constexpr double kHour = 3600e6;
 
 constexpr OptionSpec kTop[] = {
-    {"profile", T::integer, nullptr, "schema version", 1, 1.5, nullptr, A, true},
+    {"profile", T::integer, nullptr, "schema version", 0, 0, nullptr, A, true},
     {"name", T::string, nullptr, "name in logs and metrics", 0, 0, nullptr, I, true},
     {"base", T::path, nullptr, "parent profile; its keys hold where this one is silent"},
     {"allow_experimental", T::boolean, "false", "permit plugins of that maturity", 0, 0, nullptr,

@@ -32,6 +32,35 @@ Value& Value::set(const std::string& key, Value value) {
     return table.back().second;
 }
 
+namespace {
+
+// Values go into messages and logs: control characters are escaped, long texts cut.
+std::string quoted(const std::string& text) {
+    constexpr size_t kShown = 120;
+    constexpr char kDigits[] = "0123456789abcdef";
+    size_t shown = text.size();
+    if (shown > kShown) {
+        // Cut before a character, not inside one.
+        for (shown = kShown; shown > 0 && (static_cast<uint8_t>(text[shown]) & 0xC0) == 0x80;) {
+            --shown;
+        }
+    }
+    std::string out = "\"";
+    for (const char c : std::string_view(text).substr(0, shown)) {
+        const auto b = static_cast<unsigned char>(c);
+        if (c == '"' || c == '\\') {
+            (out += '\\') += c;
+        } else if (b < 0x20 || b == 0x7f) {
+            ((out += "\\u00") += kDigits[b >> 4]) += kDigits[b & 15];
+        } else {
+            out += c;
+        }
+    }
+    return out + (shown < text.size() ? "…\"" : "\"");
+}
+
+}  // namespace
+
 std::string Value::text() const {
     switch (kind) {
         case ValueKind::boolean:
@@ -41,7 +70,7 @@ std::string Value::text() const {
         case ValueKind::floating:
             return format("{}", floating);
         case ValueKind::string:
-            return '"' + string + '"';
+            return quoted(string);
         case ValueKind::list: {
             std::string out = "[";
             for (const Value& v : list) {

@@ -9,8 +9,8 @@
 
 namespace tenon {
 
-/// errors  io: cannot be read; unavailable: not an ELF library, another CPU, cut short, or writable
-/// by everybody
+/// errors  io: cannot be read; unavailable: not an ELF library, another CPU, cut short, writable by
+///         everybody, or with exports beside the plugin entry
 Status check_library_file(const std::string& path);
 
 }  // namespace tenon

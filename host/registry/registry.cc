@@ -24,6 +24,7 @@ Result<const PluginDescriptor*> load_library(const std::string& path) {
     const auto mode = dll::load_mode::rtld_now | dll::load_mode::rtld_local |
                       static_cast<dll::load_mode::type>(RTLD_NODELETE);
     std::error_code ec;
+    // The path is canonical: Boost.DLL would take a bare name from the current directory.
     dll::shared_library library(fs::path(path), mode, ec);
     if (ec) {
         const char* why = ::dlerror();
@@ -38,6 +39,31 @@ Result<const PluginDescriptor*> load_library(const std::string& path) {
         library.get<const PluginDescriptor*() noexcept>(kPluginEntryName)();
     TENON_TRY(check_descriptor(path, descriptor));
     return descriptor;
+}
+
+// Names and functions that the host follows later; the conformance suite checks far more.
+Status check_component(const std::string& path, const Component& c) {
+    const auto bad = [&](const char* what) {
+        return error(Code::unavailable, "{}: component '{}': {}", path,
+                     c.name != nullptr ? c.name : "(no name)", what);
+    };
+    if (c.struct_size < sizeof(Component)) {
+        return bad("its record is shorter than this host's");
+    }
+    if (c.name == nullptr || c.summary == nullptr ||
+        static_cast<uint32_t>(c.kind) >= static_cast<uint32_t>(kPluginKinds)) {
+        return bad("it lacks a name or a summary, or its kind is unknown");
+    }
+    if (c.probe == nullptr || c.create == nullptr) {
+        return bad("it lacks probe or create");
+    }
+    for (const OptionSpec& o : c.options) {
+        if (o.key == nullptr || o.help == nullptr || o.type > OptionType::table ||
+            (o.type == OptionType::choice && o.choices == nullptr)) {
+            return bad("an option lacks key, help, a known type or its choices");
+        }
+    }
+    return {};
 }
 
 size_t distance(std::string_view a, std::string_view b) {
@@ -90,11 +116,20 @@ Status check_descriptor(const std::string& path, const PluginDescriptor* d) {
         return error(Code::unavailable, "{}: its descriptor has {} bytes, expected {}", path,
                      d->struct_size, sizeof(PluginDescriptor));
     }
-    if (std::string_view(d->fingerprint) != TENON_SDK_FINGERPRINT) {
+    const char* fingerprint = d->fingerprint != nullptr ? d->fingerprint : "unknown ones";
+    if (std::string_view(fingerprint) != TENON_SDK_FINGERPRINT) {
         return error(
             Code::unavailable,
             "{}: is built from SDK headers {}, this host from {}; rebuild it against this SDK",
-            path, d->fingerprint, TENON_SDK_FINGERPRINT);
+            path, fingerprint, TENON_SDK_FINGERPRINT);
+    }
+    if (d->name == nullptr || d->version == nullptr || d->summary == nullptr ||
+        d->license == nullptr) {
+        return error(Code::unavailable,
+                     "{}: its descriptor lacks a name, version, summary or licence", path);
+    }
+    for (const Component& c : d->components) {
+        TENON_TRY(check_component(path, c));
     }
     return {};
 }
@@ -104,11 +139,21 @@ void PluginRegistry::load_folder(const std::string& folder) {
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(folder, ec)) {
         if (entry.path().extension() == ".so") {
-            files.push_back(fs::canonical(entry.path(), ec).string());
+            const std::string file = fs::canonical(entry.path(), ec).string();
+            // A link that leads nowhere is named as it stands.
+            files.push_back(file.empty() ? entry.path().string() : file);
         }
     }
     std::sort(files.begin(), files.end());
     for (const std::string& file : files) {
+        const fs::path name = fs::path(file).filename();
+        const bool shadowed =
+            std::any_of(libraries_.begin(), libraries_.end(), [&](const LoadedLibrary& have) {
+                return have.descriptor != nullptr && fs::path(have.path).filename() == name;
+            });
+        if (shadowed) {
+            continue;
+        }
         LoadedLibrary library;
         library.path = file;
         auto loaded = load_library(file);
@@ -143,16 +188,24 @@ Status PluginRegistry::load(const std::vector<std::string>& extra) {
         std::string_view rest = env;
         while (!rest.empty()) {
             const size_t colon = rest.find(':');
-            const std::string_view folder = rest.substr(0, colon);
-            // Relative folders would depend on where the process was started.
-            if (!folder.empty() && folder.front() == '/') {
-                add(std::string(folder));
+            const std::string folder(rest.substr(0, colon));
+            if (!folder.empty() && folder.front() != '/') {
+                return error(
+                    Code::invalid_argument,
+                    "TENON_PLUGIN_PATH: '{}' is not an absolute path; where it leads would "
+                    "depend on where tenon is started",
+                    folder);
+            }
+            if (!folder.empty()) {
+                add(folder);
             }
             rest = colon == std::string_view::npos ? std::string_view() : rest.substr(colon + 1);
         }
     }
     const std::string self = executable_folder();
-    add(self + "/../plugins");
+    if (fs::exists(self + "/../CMakeCache.txt", ec)) {
+        add(self + "/../plugins");  // a build tree
+    }
     add(self + "/../lib/tenon/plugins");
     add(self + "/../" TENON_INSTALL_LIBDIR "/tenon/plugins");
     return {};
@@ -165,7 +218,11 @@ std::vector<FoundComponent> PluginRegistry::all(PluginKind kind) const {
             continue;
         }
         for (const Component& c : library.descriptor->components) {
-            if (c.kind == kind) {
+            const bool shadowed =
+                std::any_of(found.begin(), found.end(), [&](const FoundComponent& f) {
+                    return std::string_view(f.component->name) == c.name;
+                });
+            if (c.kind == kind && !shadowed) {
                 found.push_back({&library, &c});
             }
         }

@@ -27,13 +27,14 @@ struct FoundComponent {
 class PluginRegistry {
   public:
     /// Loads every *.so of the folders, in this order: `extra` (profile), TENON_PLUGIN_PATH, the
-    /// folder installed beside the executable. A name that an earlier folder has wins. errors
-    /// not_found: a folder of `extra` does not exist
+    /// folder installed beside the executable. A file name that an earlier folder has loaded wins.
+    ///
+    /// errors  not_found: a folder of `extra` does not exist
+    ///         invalid_argument: TENON_PLUGIN_PATH holds a relative path
     Status load(const std::vector<std::string>& extra);
 
     /// errors  unavailable: no such component; the message names the nearest one, the folders
-    /// searched, and
-    ///         the reason if a library of that name was refused
+    ///         searched, and the reason if a library of that name was refused
     Result<FoundComponent> find(PluginKind kind, std::string_view name) const;
     /// All components of a kind, search order.
     std::vector<FoundComponent> all(PluginKind kind) const;
@@ -47,7 +48,8 @@ class PluginRegistry {
     std::vector<LoadedLibrary> libraries_;
 };
 
-/// Magic, sizes, ABI and fingerprint. errors  unavailable: both sides of what differs
+/// Magic, sizes, ABI, fingerprint, and that nothing needed is null. errors  unavailable: both sides
+/// of what differs
 Status check_descriptor(const std::string& path, const PluginDescriptor* descriptor);
 
 /// Folder of the running executable.

@@ -97,6 +97,10 @@ struct Broken {
     const char* expected;
 };
 
+void PrintTo(const Broken& broken, std::ostream* out) {
+    *out << broken.name;
+}
+
 std::string entry(const char* body) {
     return std::string(R"({"a":)") + body + "}";
 }
@@ -109,13 +113,28 @@ const Broken kBroken[] = {
     {"header_past_end", file_of("{}", "", 3), "its header claims 3 bytes"},
     {"not_json", file_of("{a", ""), "is not valid JSON"},
     {"json_list", file_of("[]", ""), "is not a JSON object"},
-    {"deep", file_of(R"({"a":{"b":[[[[[[[[[[[[1]]]]]]]]]]]]}})", ""), "nested too deeply"},
+    {"deep", file_of(R"({"a":{"b":[[[[[[[[[[[[1]]]]]]]]]]]]}})", ""),
+     "its header is not valid JSON: nested more than 4 deep"},
     {"invalid_utf8", file_of("{\"\xff\":1}", ""), "is not valid JSON"},
     {"duplicate",
      file_of(
          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
          "x"),
-     "tensor 'a' is listed twice"},
+     "its header has the key 'a' twice"},
+    {"duplicate_field",
+     file_of(entry(R"({"dtype":"U8","dtype":"F32","shape":[1],"data_offsets":[0,1]})"), "x"),
+     "its header has the key 'dtype' twice"},
+    {"shape_is_text", file_of(entry(R"({"dtype":"U8","shape":"1","data_offsets":[0,1]})"), "x"),
+     "shape must be a list"},
+    {"one_offset", file_of(entry(R"({"dtype":"U8","shape":[1],"data_offsets":[0]})"), "x"),
+     "data_offsets must be two counts"},
+    {"negative_offset", file_of(entry(R"({"dtype":"U8","shape":[1],"data_offsets":[-1,0]})"), "x"),
+     "data_offsets must be two counts"},
+    {"huge_dim",
+     file_of(entry(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]})"), "x"),
+     "something other than a count"},
+    {"truncated_data", file_of(kTwo, std::string(11, 'x')),
+     "data_offsets [8, 12] lie outside the file's 11 data bytes; is the file complete?"},
     {"entry_is_number", file_of(entry("3"), ""),
      "expected an object with dtype, shape and data_offsets"},
     {"no_dtype", file_of(entry(R"({"shape":[1],"data_offsets":[0,1]})"), "x"),
@@ -178,6 +197,8 @@ TEST(Checkpoint, Broken_folders_and_indexes_are_named) {
     };
     EXPECT_NE(index("{").find("is not valid JSON"), std::string::npos);
     EXPECT_NE(index("{}").find("has no object 'weight_map'"), std::string::npos);
+    EXPECT_NE(index(R"({"weight_map": {"a": "x", "a": "y"}})").find("has the key 'a' twice"),
+              std::string::npos);
     EXPECT_NE(index(R"({"weight_map": {"a": 1}})").find("weight_map['a'] is not a file name"),
               std::string::npos);
     EXPECT_NE(index(R"({"weight_map": {"a": "../x"}})").find("is not a file of this folder"),

@@ -121,6 +121,80 @@ TEST(Profile, A_missing_plugin_is_listed_with_place_and_nearest_name) {
         << p->missing[1];
 }
 
+TEST(Profile, Keys_of_every_format_of_a_chain_are_known) {
+    testing::TempFolder folder;
+    const std::string text =
+        "profile = 1\nname = \"t\"\nmodel = { plugin = \"dsv41\", checkpoint = \"m\" }\n"
+        "compute = { plugin = \"cpu\" }\n";
+    auto good = resolve(
+        folder, text + "quant = { plugin = [\"exl3\", \"plain\"], activation_quant = true }\n");
+    auto bad = resolve(
+        folder, text + "quant = { plugin = [\"exl3\", \"plain\"], activation_quan = true }\n");
+
+    ASSERT_TRUE(good.ok()) << good.status().message().str();
+    ASSERT_EQ(good->all("quant").size(), 2u);
+    EXPECT_TRUE(good->all("quant")[1]->bag.flag("activation_quant"));
+    EXPECT_NE(bad.status().message().str().find(
+                  "unknown key 'activation_quan' in [quant] (plugin 'exl3'). Did you mean "
+                  "'activation_quant'?"),
+              std::string::npos)
+        << bad.status().message().str();
+}
+
+TEST(Profile, The_digest_does_not_see_how_a_value_is_written) {
+    testing::TempFolder folder;
+    const std::string a = resolve(folder, kGood, {"engine.feature_arena=\"16 MiB\""})->digest;
+
+    EXPECT_EQ(resolve(folder, kGood, {"engine.feature_arena=16777216"})->digest, a);
+    EXPECT_EQ(resolve(folder, kGood, {"engine.feature_arena=\"16384 KiB\""})->digest, a);
+    EXPECT_NE(resolve(folder, kGood, {"engine.feature_arena=16777217"})->digest, a);
+}
+
+TEST(Profile, A_mistake_in_the_base_names_the_base_file) {
+    testing::TempFolder folder;
+    folder.write("base.toml", std::string(kGood) + "engine = { chunk_rows = 1 }\n");
+    const auto p = resolve(folder, "profile = 1\nname = \"child\"\nbase = \"base.toml\"\n");
+
+    EXPECT_NE(p.status().message().str().find("/base.toml:6:25: chunk_rows = 1 is out of range"),
+              std::string::npos)
+        << p.status().message().str();
+}
+
+TEST(Profile, Features_of_later_versions_are_known_and_listed_as_missing) {
+    testing::TempFolder folder;
+    auto p = resolve(folder, std::string(kGood) +
+                                 "kv_spill = { dir = \"/x\" }\nconstraint = { plugin = "
+                                 "\"xgrammar\", whitespace = 8 }\ndeploy = { hosts = 2 }\n");
+
+    ASSERT_TRUE(p.ok()) << p.status().message().str();
+    std::string all;
+    for (const std::string& line : p->missing) {
+        all += line + "\n";
+    }
+    EXPECT_NE(all.find(":7:25: no constraint plugin 'xgrammar'"), std::string::npos) << all;
+    EXPECT_NE(all.find(":6:20: dir in [kv_spill]: this build has no disk tier"), std::string::npos)
+        << all;
+}
+
+TEST(Profile, Auto_takes_what_the_chooser_says) {
+    testing::TempFolder folder;
+    const std::string file = folder.write("t.toml", kGood);
+    auto source = read_profile(file, {"compute.plugin=auto"});
+    ASSERT_TRUE(source.ok());
+    const AutoChooser chooser = [](const SectionSpec& spec, const Value& section,
+                                   const std::string&) -> Result<FoundComponent> {
+        EXPECT_EQ(spec.kind, PluginKind::compute);
+        EXPECT_NE(section.find("plugin"), nullptr);
+        return registry().find(PluginKind::compute, "cpu");
+    };
+
+    auto chosen = resolve_profile(*source, registry(), chooser);
+    auto without = resolve_profile(*source, registry());
+    ASSERT_TRUE(chosen.ok() && without.ok());
+    EXPECT_EQ(chosen->find("compute")->plugin, "cpu");
+    EXPECT_EQ(without->missing.size(), 1u);
+}
+
 struct Mistake {
     const char* name;
     const char* text;      ///< appended to the good profile
@@ -156,7 +230,17 @@ constexpr Mistake kMistakes[] = {
     {"bad_address", "cluster = { rendezvous = \"host\" }\n", "must be an address like"},
     {"bad_port", "cluster = { rendezvous = \"host:99999\" }\n", "must be an address like"},
     {"memory_order", "memory = { soft = \"4 GiB\" }\n",
-     "[memory] needs reserve > soft > hard > last"},
+     ":6:19: [memory] needs reserve > soft > hard > last, found reserve = 2147483648 bytes and "
+     "soft = 4294967296 bytes"},
+    {"deploy_not_table", "deploy = 1\n", "'deploy' must be a table"},
+    {"two_ranks_alone", "cluster = { world = 2 }\n",
+     ":6:21: world = 2 in [cluster] needs the key 'rendezvous'"},
+    {"two_ranks_local", "cluster = { world = 2, rendezvous = \"h:1\", secret_file = \"s\" }\n",
+     "but [transport] plugin 'local' serves one rank"},
+    {"too_many_ranks", "cluster = { world = 9 }\n", "world = 9 is out of range 1…8"},
+    {"control_characters", "log = { level = \"a\\u0007\\nb\" }\n",
+     "level = \"a\\u0007\\u000ab\" in [log] must be one of"},
+    {"empty_plugin_list", "transport = { plugin = [] }\n", "plugin in [transport] must be a name"},
     {"section_not_table", "engine = 3\n", "'engine' must be a table, found an integer"},
     {"repeated_not_list", "frontend = { plugin = \"openai\" }\n",
      "'frontend' must be a list of tables: [[frontend]]"},
@@ -177,6 +261,10 @@ constexpr Mistake kMistakes[] = {
     {"zero_top_p", "sampling = { top_p = 0.0 }\n", "top_p = 0 is out of range"},
     {"huge_int", "engine = { max_queued = 99999999999999999999 }\n", ":6:"},
 };
+
+void PrintTo(const Mistake& mistake, std::ostream* out) {
+    *out << mistake.name;
+}
 
 class ProfileMistake : public ::testing::TestWithParam<Mistake> {};
 
@@ -201,7 +289,11 @@ TEST(Profile, Whole_file_mistakes_are_named) {
     };
 
     EXPECT_NE(message("").find("needs the key 'profile'"), std::string::npos) << message("");
-    EXPECT_NE(message("profile = 2\nname = \"x\"\n").find("profile = 2 is out of range"),
+    EXPECT_NE(resolve(folder, std::string("profile = 2\n") + (kGood + 12))
+                  .status()
+                  .message()
+                  .str()
+                  .find("t.toml:1:11: profile = 2: this build reads version 1"),
               std::string::npos);
     EXPECT_NE(message("profile = 1\n").find("needs the key 'name'"), std::string::npos);
     EXPECT_NE(message("profile = 1\nname = \"x\"\n").find("[model] needs the key 'plugin'"),
