@@ -309,9 +309,12 @@ void read_layers(Reader& in, ModelConfig& c) {
     for (int32_t i = c.candidate_source + 1; i < c.layers && in.ok(); ++i) {
         const LayerKind& k = c.layer[static_cast<size_t>(i)];
         if (k.owns_index && k.kv_source != source.kv_source) {
-            in.fail("candidate_source_layer_id",
-                    format("a layer with the rows of layer {}, which index source {} chooses from",
-                           k.kv_source, i));
+            in.fail(
+                "candidate_source_layer_id",
+                format(
+                    "a layer whose compressed rows all later index sources choose from; {} chooses "
+                    "from layer {}, this one from layer {}",
+                    i, k.kv_source, source.kv_source));
         }
     }
     if (in.ok() && 128 % c.candidate_block != 0) {

@@ -101,9 +101,15 @@ Status ExpertsByLinear::product(const ExpertMatrices& e, const Layout& at, uint8
         const auto* up = u.row<uint16_t>(r);
         auto* act = a.row<uint16_t>(r);
         for (int64_t i = 0; i < width_; ++i) {
-            const float gi = std::min(bf16_to_f32(gate[i]), args.limit);
-            const float ui = std::clamp(bf16_to_f32(up[i]), -args.limit, args.limit);
-            act[i] = f32_to_bf16(w * (gi / (1.0F + std::exp(-gi))) * ui);
+            float gi = bf16_to_f32(gate[i]);
+            float ui = bf16_to_f32(up[i]);
+            if (args.limit > 0) {
+                gi = std::min(gi, args.limit);
+                ui = std::clamp(ui, -args.limit, args.limit);
+            }
+            const double z = gi;
+            const auto silu = static_cast<float>(z / (1.0 + std::exp(-z)));
+            act[i] = f32_to_bf16(w * silu * ui);
         }
     }
     TENON_TRY(e.w2.weight->linear({a, y, args.regime, inner}, stream));

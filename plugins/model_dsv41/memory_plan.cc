@@ -150,12 +150,13 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
 
     add("state.pages", PlanPlace::device, s.pages * s.page_bytes, s.pages,
         format("pages of {} tokens, {} bytes each", s.page_tokens, s.page_bytes));
-    const int64_t table = s.slots * s.table_width * 4;
+    const int64_t table = padded(s.slots * s.table_width * 4);
     add("state.tables", PlanPlace::device, table, s.slots, "page tables");
     add("state.tables", PlanPlace::pinned, table, s.slots, "host mirror of the page tables");
-    const int64_t rings =
-        s.ring_bytes_per_slot(c) * (c.layers + (with_drafts ? c.draft.stages : 0));
-    add("state.windows", PlanPlace::device, s.slots * (rings + s.raw_bytes_per_slot(c)), s.slots,
+    const int64_t layers = c.layers + (with_drafts ? c.draft.stages : 0);
+    const int64_t rings = s.ring_bytes_per_slot(c) * layers;
+    add("state.windows", PlanPlace::device,
+        s.ring_bytes(c, layers) + padded(s.slots * s.raw_bytes_per_slot(c)) + 256, s.slots,
         format("rings of {} rows and raw pairs", s.ring_rows));
     if (r.rank == 0) {
         add("sampler", PlanPlace::device, int64_t{s.slots} * c.vocab * 2, s.slots,

@@ -11,6 +11,8 @@ namespace tenon::dsv41 {
 
 constexpr int64_t kRowPage = 4096;  ///< a record never crosses a multiple of this
 constexpr int32_t kSeededProbes = 32;
+/// Pages under one checksum: 64 MiB, so a stop costs seconds of work and the list stays short.
+constexpr int64_t kBlockPages = 16384;
 
 /// Bytes of one row: E4M3 values, then one E8M0 scale per 32 of them.
 constexpr int64_t engram_row_bytes(int64_t width) {
@@ -70,7 +72,8 @@ uint64_t xxh3(const void* data, size_t bytes);
 /// Builds (or only verifies) the packed tables of one rank. Resumable: finished blocks are kept in
 /// `<name>.part` with their checksums in `<name>.part.sums`; the final name appears only when
 /// complete.
-Status pack_rows(const ModelConfig& config, const PackRequest& request);
+Status pack_rows(const ModelConfig& config, const PackRequest& request,
+                 int64_t block_pages = kBlockPages);
 
 /// Checks all checksums of a finished file.
 Status verify_packed(const std::string& path, const PackedHeader& header);

@@ -13,13 +13,11 @@ namespace tenon::dsv41 {
 
 namespace {
 
-constexpr int64_t kBlockPages = 16384;  ///< 64 MiB: seconds of work lost by a stop, few checksums
-
 /// The table of one layer on its way to disk.
 class TablePacker {
   public:
     TablePacker(const ModelConfig& config, const EngramHash& hash, int64_t table,
-                const PackRequest& request)
+                const PackRequest& request, int64_t block_pages)
         : config_(config),
           hash_(hash),
           table_(table),
@@ -35,7 +33,7 @@ class TablePacker {
         header_.records_per_page = static_cast<int32_t>(kRowPage / header_.record_bytes);
         header_.rows = slice_.rows;
         header_.first_row = slice_.first_row;
-        header_.block_pages = kBlockPages;
+        header_.block_pages = block_pages;
         const auto digest = source_.digest();
         std::copy_n(digest.data, std::min<uint64_t>(digest.size, sizeof header_.source),
                     header_.source);
@@ -90,10 +88,10 @@ class TablePacker {
     }
 
     int64_t pages_of(int64_t block) const {
-        return std::min(kBlockPages, header_.pages() - block * kBlockPages);
+        return std::min(header_.block_pages, header_.pages() - block * header_.block_pages);
     }
-    static uint64_t block_at(int64_t block) {
-        return static_cast<uint64_t>(kRowPage + block * kBlockPages * kRowPage);
+    uint64_t block_at(int64_t block) const {
+        return static_cast<uint64_t>(kRowPage + block * header_.block_pages * kRowPage);
     }
 
     /// Blocks of an earlier run that are whole: the sums file names the same source, and each
@@ -119,7 +117,7 @@ class TablePacker {
                 return {};
             }
             sums_.push_back(old[static_cast<size_t>(b)]);
-            report(std::min((b + 1) * kBlockPages * header_.records_per_page, slice_.rows));
+            report(std::min((b + 1) * header_.block_pages * header_.records_per_page, slice_.rows));
             TENON_TRY(check_cancelled());
         }
         return {};
@@ -136,7 +134,7 @@ class TablePacker {
     Status fill(int64_t block) {
         const int64_t width = config_.engram.width;
         const int64_t groups = width / 32;
-        const int64_t first = block * kBlockPages * header_.records_per_page;
+        const int64_t first = block * header_.block_pages * header_.records_per_page;
         const int64_t count =
             std::min(pages_of(block) * header_.records_per_page, slice_.rows - first);
         values_.resize(static_cast<size_t>(count * width));
@@ -161,7 +159,7 @@ class TablePacker {
         TensorInfo values;
         TensorInfo scales;
         TENON_TRY(find_official(source_, config_.engram, table_, &values, &scales));
-        block_.resize(static_cast<size_t>(kBlockPages * kRowPage));
+        block_.resize(static_cast<size_t>(header_.block_pages * kRowPage));
         UniqueFile data;
         UniqueFile sums;
         TENON_TRY(open(part(), &data));
@@ -183,7 +181,7 @@ class TablePacker {
             TENON_TRY_CTX(sums.write_at(sizeof header_.source + static_cast<uint64_t>(b) * 8,
                                         &sums_.back(), 8),
                           "{}", sums_path());
-            report(std::min((b + 1) * kBlockPages * header_.records_per_page, slice_.rows));
+            report(std::min((b + 1) * header_.block_pages * header_.records_per_page, slice_.rows));
         }
         return finish(data);
     }
@@ -235,7 +233,7 @@ class TablePacker {
 
 }  // namespace
 
-Status pack_rows(const ModelConfig& config, const PackRequest& request) {
+Status pack_rows(const ModelConfig& config, const PackRequest& request, int64_t block_pages) {
     if (!config.has_engram()) {
         return error(Code::unsupported, "this model has no Engram tables");
     }
@@ -251,7 +249,7 @@ Status pack_rows(const ModelConfig& config, const PackRequest& request) {
     }
     TENON_ASSIGN(const EngramHash hash, make_hash(config));
     for (int64_t t = 0; t < hash.tables(); ++t) {
-        TENON_TRY_CTX(TablePacker(config, hash, t, request).run(), "layer {}",
+        TENON_TRY_CTX(TablePacker(config, hash, t, request, block_pages).run(), "layer {}",
                       config.engram.layers[static_cast<size_t>(t)]);
     }
     return {};

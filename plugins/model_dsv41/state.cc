@@ -23,6 +23,13 @@ int64_t StateShape::ring_bytes_per_slot(const ModelConfig& c) const {
     return ring_rows * (code_bytes(f, c.head_dim) + scale_bytes(f, c.head_dim));
 }
 
+int64_t StateShape::ring_bytes(const ModelConfig& c, int64_t layers) const {
+    const RowFormat f = window_format();
+    const int64_t rows = int64_t{slots} * ring_rows;
+    return layers * (round_up(rows * code_bytes(f, c.head_dim), 256) +
+                     round_up(rows * scale_bytes(f, c.head_dim), 256));
+}
+
 int64_t StateShape::raw_bytes_per_slot(const ModelConfig& c) const {
     int64_t n = 0;
     for (const Source& s : sources) {

@@ -34,7 +34,9 @@ struct StateShape {
     RowFormat comp_format() const { return packed ? RowFormat::q4e : RowFormat::bf16; }
     RowFormat key_format() const { return packed ? RowFormat::q4u : RowFormat::bf16; }
     int64_t ring_bytes_per_slot(const ModelConfig& c) const;  ///< one layer
-    int64_t raw_bytes_per_slot(const ModelConfig& c) const;   ///< all ratio-2 sources
+    /// Codes and scales of `layers` rings of all slots, each plane on a multiple of 256.
+    int64_t ring_bytes(const ModelConfig& c, int64_t layers) const;
+    int64_t raw_bytes_per_slot(const ModelConfig& c) const;  ///< all ratio-2 sources
 };
 
 /// errors  invalid_argument: slots, rows or context out of range

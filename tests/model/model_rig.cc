@@ -66,6 +66,7 @@ Status ModelRig::load_compute() {
         &compute_));
     device_ = facet_of<Device>(compute_.get());
     ops_ = facet_of<OpTable>(compute_.get());
+    counting_ = std::make_unique<CountingDevice>(*device_);
     return {};
 }
 
@@ -84,7 +85,12 @@ Status ModelRig::load_formats() {
                 }
             },
             &object));
-        formats_.push_back(facet_of<QuantFormat>(object.get()));
+        QuantFormat* format = facet_of<QuantFormat>(object.get());
+        if (options_.experts_in_f32) {
+            wrapped_.push_back(std::make_unique<UnroundedExperts>(*format));
+            format = wrapped_.back().get();
+        }
+        formats_.push_back(format);
         format_objects_.push_back(std::move(object));
     }
     return {};
@@ -103,7 +109,30 @@ Status ModelRig::load_store() {
     return {};
 }
 
+ModelRequest ModelRig::request() const {
+    ModelRequest request;
+    request.rank = options_.rank;
+    request.world = options_.world;
+    request.slots = options_.slots;
+    request.context_tokens = options_.context;
+    request.window_rows = options_.window_rows;
+    request.step_rows = options_.step_rows;
+    request.chunk_rows = options_.chunk_rows;
+    request.drafts = options_.drafts;
+    request.packed_state = options_.packed_state;
+    request.engram_layout = options_.layout;
+    request.fusions_off = fusions_off_;
+    request.device = counting_.get();
+    return request;
+}
+
+Status ModelRig::plan(MemoryPlan* out) {
+    return family_->plan(*checkpoint_, *checkpoint_->weights(), {formats_.data(), formats_.size()},
+                         request(), out);
+}
+
 Status ModelRig::load() {
+    fusions_off_.assign(options_.fusions_off.begin(), options_.fusions_off.end());
     TENON_TRY(load_compute());
     TENON_TRY(load_formats());
     TENON_TRY(load_store());
@@ -119,23 +148,11 @@ Status ModelRig::load() {
     if (options_.edit) {
         options_.edit(*checkpoint_);
     }
-    ModelRequest request;
-    request.rank = options_.rank;
-    request.world = options_.world;
-    request.slots = options_.slots;
-    request.context_tokens = options_.context;
-    request.window_rows = options_.window_rows;
-    request.step_rows = options_.step_rows;
-    request.chunk_rows = options_.chunk_rows;
-    request.drafts = options_.drafts;
-    request.packed_state = options_.packed_state;
-    request.engram_layout = options_.layout;
-    const std::vector<StrView> off(options_.fusions_off.begin(), options_.fusions_off.end());
-    request.fusions_off = off;
+    const ModelRequest request = this->request();
     OpTable* table = options_.decorate ? options_.decorate(ops_) : ops_;
     ModelServices services;
     services.host = &host_;
-    services.device = device_;
+    services.device = counting_.get();
     services.op_tables = Span<OpTable* const>(&table, 1);
     services.formats = Span<QuantFormat* const>(formats_.data(), formats_.size());
     services.communicator = options_.communicator;

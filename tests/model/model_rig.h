@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "model/checkpoint_folder.h"
+#include "model/counting_device.h"
 #include "model/dense_format.h"
 #include "model/fake_store.h"
 #include "model/plan_builder.h"
@@ -14,6 +15,36 @@
 #include "tenon/testing/plugin_fixture.h"
 
 namespace tenon::testing {
+
+/// Passes requests on; experts that it loads keep their down products in f32.
+class UnroundedExperts final : public QuantFormat {
+  public:
+    explicit UnroundedExperts(QuantFormat& inner) : inner_(inner) {}
+    void* query(StrView facet) noexcept override {
+        return facet == StrView(QuantFormat::kFacet) ? static_cast<QuantFormat*>(this) : nullptr;
+    }
+    void release() noexcept override {}
+    Status inspect(WeightSource& source, StrView base, QuantInfo* out) noexcept override {
+        return inner_.inspect(source, base, out);
+    }
+    Status load(const WeightRequest& request, QuantWeight** out) noexcept override {
+        return inner_.load(request, out);
+    }
+    Status load_group(Span<const WeightRequest> requests, QuantGroup** out) noexcept override {
+        return inner_.load_group(requests, out);
+    }
+    Status load_experts(const ExpertsRequest& request, QuantExperts** out) noexcept override {
+        TENON_TRY(inner_.load_experts(request, out));
+        (*out)->keep_f32(true);
+        return {};
+    }
+    Status plan_bytes(const WeightRequest& request, int64_t* out) noexcept override {
+        return inner_.plan_bytes(request, out);
+    }
+
+  private:
+    QuantFormat& inner_;
+};
 
 /// Fixed answers about op tables: what a test puts between the model and its ops.
 using TableDecorator = std::function<OpTable*(OpTable*)>;
@@ -35,6 +66,7 @@ struct RigOptions {
     std::vector<std::string> formats = {"exl3", "plain"};  ///< plugins, or "dense"
     std::string layout = "auto";
     int32_t threads = 2;
+    bool experts_in_f32 = false;    ///< keeps down products unrounded, as more than one rank must
     bool reference_ops = false;     ///< no SIMD
     bool activation_quant = false;  ///< of format plain
     std::vector<std::string> fusions_off;
@@ -66,6 +98,10 @@ class ModelRig {
 
     Model& model() { return *model_; }
     Device& device() { return *device_; }
+    /// Bytes that the model allocated, by tag.
+    const std::map<std::string, int64_t>& allocated() const { return counting_->bytes(); }
+    /// The memory plan for what the rig was loaded with.
+    Status plan(MemoryPlan* out);
     CheckpointFolder& checkpoint() { return *checkpoint_; }
     TestHost& host() { return host_; }
     ModelFamily& family() { return *family_; }
@@ -116,6 +152,7 @@ class ModelRig {
         std::vector<int32_t> pages;
     };
     explicit ModelRig(const RigOptions& options) : options_(options) {}
+    ModelRequest request() const;
     Status load();
     Status load_compute();
     Status load_formats();
@@ -127,6 +164,9 @@ class ModelRig {
     Ref<Object> compute_, store_object_, family_object_;
     std::vector<Ref<Object>> format_objects_;
     Device* device_ = nullptr;
+    std::unique_ptr<CountingDevice> counting_;
+    std::vector<StrView> fusions_off_;
+    std::vector<std::unique_ptr<UnroundedExperts>> wrapped_;
     OpTable* ops_ = nullptr;
     std::vector<QuantFormat*> formats_;
     FakeStore fake_store_;

@@ -12,8 +12,6 @@ namespace tenon::testing {
 inline RigOptions tiny_model() {
     RigOptions o;
     o.checkpoint = golden_path("tiny");
-        o.formats = {"dense"};
-        o.reference_ops = true;
     return o;
 }
 
@@ -21,7 +19,6 @@ inline RigOptions tiny_model() {
 inline RigOptions tiny_exl3_model() {
     RigOptions o;
     o.checkpoint = golden_path("tiny_exl3");
-        o.formats = {"exl3", "dense"};
     o.tables = golden_path("tiny");
     o.extra = {o.checkpoint / "gate_bias_vl.safetensors"};
     return o;
