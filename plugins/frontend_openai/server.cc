@@ -1,222 +1,175 @@
 // SPDX-License-Identifier: MIT
-// Poco's TCP server with our own framing in front of the routes.
+// Poco's acceptor and thread pool around our connections.
 #include "server.h"
 
-#include <Poco/Net/Context.h>
 #include <Poco/Net/NetException.h>
-#include <Poco/Net/SecureServerSocket.h>
 #include <Poco/Net/ServerSocket.h>
+#include <Poco/Net/SocketAddress.h>
 #include <Poco/Net/TCPServer.h>
-#include <Poco/Net/TCPServerConnection.h>
-#include <Poco/Net/TCPServerConnectionFactory.h>
+#include <Poco/Net/TCPServerParams.h>
 #include <Poco/ThreadPool.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
-#include <atomic>
-#include <memory>
+#include <algorithm>
 
-#include "routes.h"
-#include "watch.h"
+#if TENON_HTTP_TLS
+#include <Poco/Net/Context.h>
+#include <Poco/Net/NetSSL.h>
+#include <Poco/Net/SecureServerSocket.h>
+#endif
+
+#include "connection.h"
 
 namespace tenon::http {
+
 namespace {
 
-class Server;
+constexpr int64_t kOtherDescriptors =
+    128; // model files, rings, logs of the rest of the process
 
-class Connection final : public Poco::Net::TCPServerConnection {
-  public:
-    Connection(const Poco::Net::StreamSocket& socket, Server& server)
-        : TCPServerConnection(socket), server_(server) {}
-    void run() override;
-
-  private:
-    void serve(Wire& wire, bool reserved);
-
-    Server& server_;
-};
-
-class Factory final : public Poco::Net::TCPServerConnectionFactory {
-  public:
-    explicit Factory(Server& server) : server_(server) {}
-    Poco::Net::TCPServerConnection* createConnection(
-        const Poco::Net::StreamSocket& socket) override {
-        return new Connection(socket, server_);
-    }
-
-  private:
-    Server& server_;
-};
-
-class Server final : public Implements<Server, Frontend> {
-  public:
-    Server(Host& host, Engine& engine, Settings settings)
-        : settings_(std::move(settings)),
-          keys_(settings_.api_key_file),
-          watch_(host),
-          service_{host, engine, settings_, keys_} {}
-    ~Server() { stop(); }
-
-    Status start() noexcept override {
-        return guard([&]() -> Status {
-            TENON_TRY(keys_.load());
-            const size_t colon = settings_.bind.rfind(':');
-            Poco::Net::SocketAddress address;
-            try {
-                address = Poco::Net::SocketAddress(settings_.bind.substr(0, colon),
-                                                   settings_.bind.substr(colon + 1));
-            } catch (const Poco::Exception& e) {
-                return error(Code::invalid_argument, "bind = \"{}\": {}", settings_.bind,
-                             e.displayText());
-            }
-            try {
-                listen(address);
-            } catch (const Poco::Exception& e) {
-                return error(Code::invalid_argument,
-                             "bind = \"{}\": {}; is another server running there?", settings_.bind,
-                             e.displayText());
-            }
-            const auto threads = static_cast<int>(settings_.max_connections + kReservedThreads);
-            auto* params = new Poco::Net::TCPServerParams;
-            params->setMaxThreads(threads);
-            params->setMaxQueued(
-                threads);  // Poco refuses by queue length, so the queue must hold them all
-            params->setThreadIdleTime(Poco::Timespan(30, 0));
-            pool_ = std::make_unique<Poco::ThreadPool>(2, threads, 30, kStackBytes);
-            tcp_ = std::make_unique<Poco::Net::TCPServer>(new Factory(*this), *pool_, *socket_,
-                                                          params);
-            watch_.start();
-            tcp_->start();
-            const bool tls = !settings_.tls_cert.empty();
-            url_ = format("{}://{}:{}", tls ? "https" : "http", settings_.bind.substr(0, colon),
-                          socket_->address().port());
-            return {};
-        });
-    }
-    StrView url() noexcept override { return url_; }
-
-    Status drain(int64_t deadline_us) noexcept override {
-        return guard([&] {
-            draining_.store(true);
-            if (tcp_) {
-                tcp_->stop();
-            }
-            watch_.close_all_idle();
-            if (!watch_.wait_until_empty(deadline_us)) {
-                watch_.close_all();
-            }
-        });
-    }
-
-    Service& service() { return service_; }
-    ConnectionWatch& watch() { return watch_; }
-    const Settings& settings() const { return settings_; }
-    bool draining() const { return draining_.load(); }
-
-  private:
-    void listen(const Poco::Net::SocketAddress& address) {
-        if (settings_.tls_cert.empty()) {
-            socket_ = std::make_unique<Poco::Net::ServerSocket>();
-        } else {
-            Poco::Net::Context::Ptr context =
-                new Poco::Net::Context(Poco::Net::Context::TLS_SERVER_USE, settings_.tls_key,
-                                       settings_.tls_cert, "", Poco::Net::Context::VERIFY_NONE);
-            context->disableProtocols(Poco::Net::Context::PROTO_TLSV1 |
-                                      Poco::Net::Context::PROTO_TLSV1_1);
-            socket_ = std::make_unique<Poco::Net::SecureServerSocket>(context);
-        }
-        socket_->bind(address, true, false);
-        socket_->listen(kBacklog);
-    }
-
-    void stop() {
-        draining_.store(true);
-        if (tcp_) {
-            tcp_->stop();
-        }
-        watch_.close_all();
-        static_cast<void>(watch_.wait_until_empty(service_.host.now_us() + 5'000'000));
-        tcp_.reset();
-        if (pool_) {
-            pool_->joinAll();
-        }
-        watch_.stop();
-    }
-
-    Settings settings_;
-    Keys keys_;
-    ConnectionWatch watch_;
-    Service service_;
-    std::unique_ptr<Poco::Net::ServerSocket> socket_;
-    std::unique_ptr<Poco::ThreadPool> pool_;
-    std::unique_ptr<Poco::Net::TCPServer> tcp_;
-    std::string url_;
-    std::atomic<bool> draining_{false};
-};
-
-void Connection::run() {
-    Poco::Net::StreamSocket& s = socket();
-    Deadline deadline(static_cast<int>(s.impl()->sockfd()));
-    const int64_t live = server_.watch().add(&deadline);
-    const Status status = guard([&] {
-        s.setNoDelay(true);
-        s.setSendBufferSize(kSendBufferBytes);
-        Wire wire(s, deadline, server_.service().host, server_.settings().timing.write_stall_us);
-        serve(wire, live > server_.settings().max_connections);
-    });
-    if (!status.ok()) {
-        server_.service().host.log(LogLevel::debug, "openai", status.message());
-    }
-    server_.watch().remove(&deadline);
+// An accept that finds no free descriptor would spin, so the limit is raised
+// before it can happen.
+void raise_descriptor_limit(Host &host, int64_t connections) {
+  rlimit limit = {};
+  const auto needed =
+      static_cast<rlim_t>(connections + kReservedThreads + kOtherDescriptors);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
+    return;
+  }
+  const rlim_t had = limit.rlim_cur;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < needed) {
+    host.log(LogLevel::warn, "http",
+             format("open files are limited to {} but max_connections needs "
+                    "{}; raise ulimit -n",
+                    limit.rlim_max, needed));
+    return;
+  }
+  host.log(LogLevel::debug, "http",
+           format("open files limit raised from {} to {}", had, needed));
 }
 
-void Connection::serve(Wire& wire, bool reserved) {
-    const Settings& settings = server_.settings();
-    Host& host = server_.service().host;
-    for (bool first = true; !server_.draining(); first = false) {
-        if (!first && !wire.has_buffered()) {
-            // Between requests: an idle connection may be closed at any time.
-            wire.deadline().arm(host.now_us() + settings.keepalive_us);
-            wire.deadline().set_idle(host.now_us());
-            const ReadEnd end = wire.wait_for_bytes();
-            if (!wire.deadline().leave_idle() || !wire.deadline().disarm() || end != ReadEnd::ok) {
-                return;
-            }
-        }
-        Request request;
-        Answer answer(wire, request, settings);
-        ApiError why;
-        ReadState state = read_head(wire, settings, reserved, &request, &why);
-        if (state == ReadState::request && reserved && !is_vital(request.path)) {
-            state = ReadState::refused;
-            why = unavailable("too_many_connections", "too many connections", 1);
-        }
-        if (state == ReadState::request) {
-            state = read_body(wire, settings, &request, &why);
-        }
-        if (state == ReadState::ended) {
-            return;
-        }
-        if (state == ReadState::refused) {
-            answer.close_after();
-            answer.error(why);
-            wire.linger(settings.timing.linger_us);
-            return;
-        }
-        if (reserved) {
-            answer.close_after();
-        }
-        route(server_.service(), request, answer);
-        if (!answer.keeps_alive()) {
-            wire.linger(settings.timing.linger_us);
-            return;
-        }
+bool is_loopback(const Poco::Net::SocketAddress &address) {
+  return address.host().isLoopback();
+}
+
+} // namespace
+
+struct Server::Listener {
+  Listener(int threads, Poco::Net::ServerSocket accepting)
+      : pool(2, threads, 30, kStackBytes), socket(std::move(accepting)) {}
+
+  Poco::ThreadPool pool;
+  Poco::Net::ServerSocket socket;
+  std::unique_ptr<Poco::Net::TCPServer> tcp;
+};
+
+Server::Server(Host &host, Settings settings)
+    : context_(std::make_unique<ServerContext>(host, std::move(settings))) {}
+
+Server::~Server() { drain(0); }
+
+Status Server::start() {
+  TENON_TRY(context_->keys.load());
+  try {
+    return listen();
+  } catch (const Poco::Exception &e) {
+    return error(Code::invalid_argument, "[[frontend]] bind = '{}': {}",
+                 context_->settings.bind, e.displayText());
+  }
+}
+
+Status Server::listen() {
+  namespace net = Poco::Net;
+  const Settings &settings = context_->settings;
+  const net::SocketAddress address(settings.bind);
+  net::ServerSocket socket;
+  const bool is_tls = !settings.tls_cert.empty();
+  if (is_tls) {
+#if TENON_HTTP_TLS
+    try {
+      net::initializeSSL();
+      net::Context::Ptr tls(
+          new net::Context(net::Context::TLS_SERVER_USE, settings.tls_key,
+                           settings.tls_cert, "", net::Context::VERIFY_NONE));
+      tls->disableProtocols(net::Context::PROTO_SSLV3 |
+                            net::Context::PROTO_TLSV1 |
+                            net::Context::PROTO_TLSV1_1);
+      socket = net::SecureServerSocket(tls);
+    } catch (const Poco::Exception &e) {
+      return error(Code::invalid_argument,
+                   "[[frontend]] tls_cert = '{}', tls_key = '{}': {}",
+                   settings.tls_cert, settings.tls_key, e.displayText());
     }
+#else
+    return error(Code::unsupported, "[[frontend]] tls_cert: this build has no "
+                                    "TLS (Poco's NetSSL was missing)");
+#endif
+  }
+  try {
+    // Without SO_REUSEPORT: two servers on one port would share the clients at
+    // random.
+    socket.bind(address, true, false);
+    socket.listen(kBacklog);
+  } catch (const Poco::Net::NetException &e) {
+    return error(Code::invalid_argument,
+                 "[[frontend]] bind = '{}': {}; is another server running "
+                 "there? choose another "
+                 "port or stop it",
+                 settings.bind, e.displayText());
+  }
+  raise_descriptor_limit(context_->host, settings.max_connections);
+  const int threads =
+      static_cast<int>(settings.max_connections + kReservedThreads);
+  listener_ = std::make_unique<Listener>(threads, socket);
+  net::TCPServerParams::Ptr params(new net::TCPServerParams);
+  params->setMaxThreads(threads);
+  // Poco refuses by queue length, not by threads: a burst must find room in the
+  // queue.
+  params->setMaxQueued(threads);
+  context_->watch.start();
+  listener_->tcp = std::make_unique<net::TCPServer>(
+      new ConnectionFactory(*context_), listener_->pool, listener_->socket,
+      params);
+  listener_->tcp->start();
+  const net::SocketAddress bound = listener_->socket.address();
+  url_ = format("{}://{}", is_tls ? "https" : "http", bound.toString());
+  context_->host.log(LogLevel::info, "http",
+                     format("listening url={} max_connections={} keys={}", url_,
+                            settings.max_connections,
+                            settings.api_key_file.empty() ? "none" : "file"));
+  if (settings.api_key_file.empty() && !is_loopback(bound)) {
+    context_->host.log(
+        LogLevel::warn, "http",
+        format("{} is reachable from other machines without a key; set "
+               "api_key_file",
+               settings.bind));
+  }
+  return {};
 }
 
-}  // namespace
-
-Status make_frontend(Host& host, Engine& engine, Settings settings, Frontend** out) {
-    *out = new Server(host, engine, std::move(settings));
-    return {};
+void Server::drain(int64_t deadline_us) {
+  if (listener_ == nullptr) {
+    return;
+  }
+  ServerContext &c = *context_;
+  c.is_draining.store(true);
+  // Wakes the acceptor, which would else sleep out its 250 ms.
+  ::shutdown(listener_->socket.impl()->sockfd(), SHUT_RDWR);
+  listener_->tcp->stop();
+  listener_->socket.close();
+  c.watch.close_all_idle();
+  if (!c.watch.wait_until_empty(deadline_us)) {
+    c.is_aborting.store(true);
+    if (!c.watch.wait_until_empty(c.host.now_us() +
+                                  c.settings.timing.shutdown_grace_us)) {
+      c.watch.close_all();
+      c.watch.wait_until_empty(c.host.now_us() + 5'000'000);
+    }
+  }
+  listener_.reset(); // joins the pool's threads
+  c.watch.stop();
 }
 
-}  // namespace tenon::http
+} // namespace tenon::http

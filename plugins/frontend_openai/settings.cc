@@ -6,7 +6,8 @@ namespace tenon::http {
 
 namespace {
 
-constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB, kSecond = 1e6;
+constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB,
+                 kSecond = 1e6;
 
 const OptionSpec kSpecs[] = {
     {.key = "bind",
@@ -16,12 +17,13 @@ const OptionSpec kSpecs[] = {
     {.key = "api_key_file",
      .type = OptionType::path,
      .default_value = nullptr,
-     .help =
-         "keys, one 'label: key' a line, mode 0600, re-read on change; without it no key is asked"},
+     .help = "keys, one 'label: key' a line, mode 0600, re-read on change; "
+             "without it no key is asked"},
     {.key = "tls_cert",
      .type = OptionType::path,
      .default_value = nullptr,
-     .help = "PEM certificate chain; with tls_key the listener speaks TLS 1.2 and later"},
+     .help = "PEM certificate chain; with tls_key the listener speaks TLS 1.2 "
+             "and later"},
     {.key = "tls_key",
      .type = OptionType::path,
      .default_value = nullptr,
@@ -29,7 +31,8 @@ const OptionSpec kSpecs[] = {
     {.key = "max_connections",
      .type = OptionType::integer,
      .default_value = "1024",
-     .help = "connections at once, a thread each; beyond them only /health and /metrics answer",
+     .help = "connections at once, a thread each; beyond them only /health and "
+             "/metrics answer",
      .min = 1,
      .max = 16384},
     {.key = "max_body",
@@ -41,7 +44,8 @@ const OptionSpec kSpecs[] = {
     {.key = "keepalive",
      .type = OptionType::time,
      .default_value = "\"15 s\"",
-     .help = "pause after which a stream gets a comment, and an idle connection is closed",
+     .help = "pause after which a stream gets a comment, and an idle "
+             "connection is closed",
      .min = kSecond / 10,
      .max = 3600 * kSecond},
     {.key = "cors_origins",
@@ -58,39 +62,38 @@ const OptionSpec kSpecs[] = {
      .help = "every model id is served; else only served_name and aliases"},
 };
 
-}  // namespace
+} // namespace
 
-Span<const OptionSpec> option_specs() {
-    return kSpecs;
+Span<const OptionSpec> option_specs() { return kSpecs; }
+
+Result<Settings> read_settings(const Options &options) {
+  Settings s;
+  if (!options.text("bind").empty()) {
+    s.bind = options.text("bind").str();
+  }
+  const size_t colon = s.bind.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == s.bind.size()) {
+    return error(Code::invalid_argument, "{}: bind = '{}' is not host:port",
+                 options.section, s.bind);
+  }
+  s.api_key_file = options.text("api_key_file").str();
+  s.tls_cert = options.text("tls_cert").str();
+  s.tls_key = options.text("tls_key").str();
+  if (s.tls_cert.empty() != s.tls_key.empty()) {
+    return error(Code::invalid_argument,
+                 "{}: {} is set without {}; TLS needs both", options.section,
+                 s.tls_cert.empty() ? "tls_key" : "tls_cert",
+                 s.tls_cert.empty() ? "tls_cert" : "tls_key");
+  }
+  s.max_connections = options.integer("max_connections");
+  s.max_body = options.integer("max_body");
+  s.keepalive_us = options.integer("keepalive");
+  for (const StrView origin : options.list("cors_origins")) {
+    s.cors_origins.push_back(origin.str());
+  }
+  s.metrics_open = options.flag("metrics_open");
+  s.accept_any_model = options.flag("accept_any_model");
+  return s;
 }
 
-Result<Settings> read_settings(const Options& options) {
-    Settings s;
-    if (!options.text("bind").empty()) {
-        s.bind = options.text("bind").str();
-    }
-    const size_t colon = s.bind.rfind(':');
-    if (colon == std::string::npos || colon == 0 || colon + 1 == s.bind.size()) {
-        return error(Code::invalid_argument, "{}: bind = '{}' is not host:port", options.section,
-                     s.bind);
-    }
-    s.api_key_file = options.text("api_key_file").str();
-    s.tls_cert = options.text("tls_cert").str();
-    s.tls_key = options.text("tls_key").str();
-    if (s.tls_cert.empty() != s.tls_key.empty()) {
-        return error(Code::invalid_argument, "{}: {} is set without {}; TLS needs both",
-                     options.section, s.tls_cert.empty() ? "tls_key" : "tls_cert",
-                     s.tls_cert.empty() ? "tls_cert" : "tls_key");
-    }
-    s.max_connections = options.integer("max_connections");
-    s.max_body = options.integer("max_body");
-    s.keepalive_us = options.integer("keepalive");
-    for (const StrView origin : options.list("cors_origins")) {
-        s.cors_origins.push_back(origin.str());
-    }
-    s.metrics_open = options.flag("metrics_open");
-    s.accept_any_model = options.flag("accept_any_model");
-    return s;
-}
-
-}  // namespace tenon::http
+} // namespace tenon::http

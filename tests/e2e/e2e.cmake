@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: MIT
+# Whole-system tests: `tenon serve` on the mini profile, driven by clients that applications use.
+set(TENON_E2E_PYTHON python3 CACHE STRING "Python with the package 'openai' for tests/e2e")
+if(TARGET tenon AND TARGET openai AND TARGET dsv41)
+  add_test(NAME e2e_openai_client
+      COMMAND ${TENON_E2E_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/e2e/openai_client.py
+              --serve $<TARGET_FILE:tenon> ${PROJECT_SOURCE_DIR}/profiles/mini.toml --streams 16)
+  set_tests_properties(e2e_openai_client PROPERTIES
+      LABELS "protocol" TIMEOUT 300 SKIP_RETURN_CODE 77
+      ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
+endif()
