@@ -63,9 +63,7 @@ struct Mul1 {
     /// 0x4B000000 + the sum of the four bytes of each lane.
     static HWY_INLINE U byte_sum(U x) {
         const U magic = hn::Set(DU32(), 0x4B000000u);
-#if HWY_TARGET == HWY_AVX3_DL
-        return U{_mm512_dpbusd_epi32(magic.raw, x.raw, _mm512_set1_epi8(1))};
-#elif HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3
         const __m512i pairs = _mm512_maddubs_epi16(x.raw, _mm512_set1_epi8(1));
         return hn::Add(U{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))}, magic);
 #elif HWY_TARGET == HWY_AVX2

@@ -50,9 +50,4 @@ void quantise_row(float* x, int64_t count) {
     }
 }
 
-std::unique_ptr<quant::Backend<Part>> make_cpu_backend(Device& device) {
-    return std::make_unique<quant::CpuBackend<Part>>(device, &make_reference_matrix,
-                                                     &reference_bytes);
-}
-
 }  // namespace tenon::plain

@@ -34,6 +34,12 @@ inline int64_t reference_bytes(const Part& part) {
     return part.out * part.in * static_cast<int64_t>(sizeof(float));
 }
 
+/// Packed weights with the kernels of this CPU (kernels.h). Bits do not depend on which SIMD target
+/// it is, on rows or on the regime.
+struct Kernels;
+std::unique_ptr<packed::Matrix> make_simd_matrix(const Part& part, const Kernels& kernels);
+int64_t simd_bytes(const Part& part);
+
 std::unique_ptr<quant::Backend<Part>> make_cpu_backend(Device& device);
 
 }  // namespace tenon::plain

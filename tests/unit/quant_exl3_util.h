@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstring>
-#include <random>
 
 #include "plugins/quant_exl3/codec.h"
 #include "tenon/numeric.h"
-#include "tenon/testing/memory_source.h"
+#include "tenon/testing/quant_samples.h"
 
 namespace tenon::testing {
 
@@ -68,7 +67,7 @@ inline std::vector<uint16_t> pack_tile(const std::vector<uint16_t>& states, int 
     return tile;
 }
 
-/// What a made-up EXL3 matrix looks like.
+/// A made-up EXL3 matrix, with the codebook as the codec names it.
 struct FakeMatrix {
     int twice_k = 6;
     exl3::Codebook codebook = exl3::Codebook::mul1;
@@ -78,46 +77,9 @@ struct FakeMatrix {
     uint32_t seed = 1;
 };
 
-/// Random codes (any words are a valid tile) and scales of a usual size.
 inline void add_fake(MemorySource& source, const std::string& base, const FakeMatrix& f) {
-    std::mt19937 rng(f.seed);
-    const int64_t words = 8 * f.twice_k;
-    std::vector<uint16_t> trellis(static_cast<size_t>(f.k / 16 * (f.n / 16) * words));
-    for (uint16_t& w : trellis) {
-        w = static_cast<uint16_t>(rng());
-    }
-    source.add(base + ".trellis", DType::i16, {f.k / 16, f.n / 16, words}, trellis);
-    const auto scales = [&](const char* half, const char* sign, int64_t length, float size) {
-        if (f.legacy_signs) {
-            std::vector<uint16_t> packed(static_cast<size_t>(length / 16));
-            for (uint16_t& w : packed) {
-                w = static_cast<uint16_t>(rng());
-            }
-            source.add(base + "." + sign, DType::i16, {length / 16}, packed);
-            return;
-        }
-        std::vector<uint16_t> values;
-        for (int64_t i = 0; i < length; ++i) {
-            const float magnitude = size * (0.5f + static_cast<float>(rng() % 1024) / 1024.0f);
-            values.push_back(f32_to_f16((rng() & 1) != 0 ? magnitude : -magnitude));
-        }
-        source.add(base + "." + half, DType::f16, {length}, values);
-    };
-    scales("suh", "su", f.k, 0.02f);
-    scales("svh", "sv", f.n, 1.0f);
-    if (f.bias) {
-        std::vector<uint16_t> values;
-        for (int64_t i = 0; i < f.n; ++i) {
-            values.push_back(
-                f32_to_f16(static_cast<float>(static_cast<int>(rng() % 2001)) / 1000 - 1));
-        }
-        source.add(base + ".bias", DType::f16, {f.n}, values);
-    }
-    if (f.codebook != exl3::Codebook::inst3) {
-        const bool mul1 = f.codebook == exl3::Codebook::mul1;
-        source.add<uint32_t>(base + (mul1 ? ".mul1" : ".mcg"), DType::i32, {},
-                             {mul1 ? 0x83DCD12Du : 0xCBAC1FEDu});
-    }
+    const char* marker = f.codebook == exl3::Codebook::inst3 ? "" : codebook_name(f.codebook);
+    add_exl3(source, base, {f.twice_k, marker, f.k, f.n, f.bias, f.legacy_signs, f.seed});
 }
 
 }  // namespace tenon::testing

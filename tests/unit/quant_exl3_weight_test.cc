@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "quant_exl3_util.h"
-#include "quant_util.h"
+#include "tenon/testing/quant_harness.h"
 #include "tenon/testing/safetensors.h"
 
 namespace tenon::testing {

@@ -79,8 +79,8 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT x, int64_t x_stride,
 }
 
 /// As multiply_tile for any number of rows. `x` points at the first element of this chunk of k.
-HWY_NOINLINE void multiply_panel(const float* x, int64_t x_stride, int64_t rows, const float* panel,
-                                 int64_t kc, bool first, float* y) {
+inline HWY_NOINLINE void multiply_panel(const float* x, int64_t x_stride, int64_t rows,
+                                        const float* panel, int64_t kc, bool first, float* y) {
     int64_t r = 0;
     for (; r + kRowTile <= rows; r += kRowTile) {
         multiply_tile<kRowTile>(x + r * x_stride, x_stride, panel, kc, first, y + r * kBlock);

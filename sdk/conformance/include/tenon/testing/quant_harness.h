@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Helpers of the quantisation tests: plain-loop oracles, random rows, and calls with the right
-// scratch.
+// Helpers of tests of quantisation formats: plain-loop oracles, random rows, and calls with the
+// right scratch.
 #pragma once
 
 #include <gtest/gtest.h>
