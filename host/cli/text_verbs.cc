@@ -95,7 +95,7 @@ Json list_of(Span<const int32_t> ids) {
 
 const char* start_name(ReplyStart start) {
     constexpr const char* kNames[] = {"reasoning", "content", "reasoning_continued",
-                                      "content_continued"};
+                                      "content_continued", "calls"};
     return kNames[static_cast<int>(start)];
 }
 
@@ -134,7 +134,7 @@ Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
     ReplyParserConfig config;
     const std::string start = in.value("start", "content");
     bool known = false;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 5; ++i) {
         if (start == start_name(static_cast<ReplyStart>(i))) {
             config.start = static_cast<ReplyStart>(i);
             known = true;
@@ -142,8 +142,8 @@ Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
     }
     if (!known) {
         return error(Code::invalid_argument,
-                     "start = '{}': expected reasoning, content, reasoning_continued or "
-                     "content_continued",
+                     "start = '{}': expected reasoning, content, reasoning_continued, "
+                     "content_continued or calls",
                      start);
     }
     std::string tools;

@@ -218,6 +218,24 @@ TEST(Codec, Parses_a_reply_into_events) {
     EXPECT_EQ(calls.call_id.size(), 29U);
 }
 
+TEST(Codec, Parses_calls_of_tools_that_are_not_described) {
+    const Ref<TextCodec> codec = make("text/small");
+    const auto parse = [&](ReplyStart start, const char* tools, const char* text) {
+        ReplyParserConfig config;
+        config.start = start;
+        config.tools_json = tools;
+        Ref<ReplyParser> parser;
+        EXPECT_TRUE(codec->make_parser(config, parser.out()).ok());
+        Collector events;
+        EXPECT_TRUE(parser->feed_text(text, events).ok());
+        return events.text;
+    };
+    const char* call = "<｜DSML｜ invoke name=\"f\"></｜DSML｜ invoke>";
+    EXPECT_EQ(parse(ReplyStart::content, "[]", call), "call:f|arguments:{}|");
+    EXPECT_EQ(parse(ReplyStart::content, "", call), std::string("content:") + call + "|");
+    EXPECT_EQ(parse(ReplyStart::calls, "[]", call), "call:f|arguments:{}|");
+}
+
 TEST(Codec, The_stop_matcher_hits_at_the_token_where_the_parser_stops) {
     const Ref<TextCodec> codec = make("text/tokenizer");
     for (const char* file : {"text", "calls", "malformed"}) {

@@ -23,7 +23,7 @@ Result<ToolTable> ToolTable::parse(std::string_view tools_json) {
     if (tools.array() == nullptr) {
         return error(Code::invalid_argument, "tools: expected an array, found {}", tools.kind());
     }
-    table.offers_tools_ = !tools.array()->empty();
+    table.offers_tools_ = true;
     for (const Json& tool : *tools.array()) {
         const Json* function = tool.find("function");
         const Json* name = function == nullptr ? nullptr : function->find("name");

@@ -14,6 +14,7 @@ namespace tenon::dsv41 {
 /// Names of the parameters of each offered tool.
 class ToolTable {
   public:
+    /// "" offers none; an empty array offers tools whose parameters are not known.
     /// errors  invalid_argument: not a JSON array
     static Result<ToolTable> parse(std::string_view tools_json);
     bool offers_tools() const { return offers_tools_; }

@@ -269,9 +269,9 @@ class Codec final : public Implements<Codec, TextCodec> {
 
     static Result<MachineConfig> machine_config(const ReplyParserConfig& config) {
         MachineConfig machine;
-        static constexpr MachineStart kStarts[] = {MachineStart::reasoning, MachineStart::content,
-                                                   MachineStart::reasoning_continued,
-                                                   MachineStart::content_continued};
+        static constexpr MachineStart kStarts[] = {
+            MachineStart::reasoning, MachineStart::content, MachineStart::reasoning_continued,
+            MachineStart::content_continued, MachineStart::calls};
         const auto start = static_cast<uint32_t>(config.start);
         if (start >= std::size(kStarts)) {
             return error(Code::invalid_argument, "reply parser: start = {} is unknown", start);

@@ -36,8 +36,9 @@ struct PromptImage {
     StrView part;          ///< JSON path of the request part, for messages
 };
 
-/// Where the reply starts for the parser (chat-encoding.md 6).
-enum class ReplyStart : uint32_t { reasoning, content, reasoning_continued, content_continued };
+/// Where the reply starts for the parser (chat-encoding.md 6). `calls`: inside a call block that the prompt
+/// opened; `render` writes no such prompt.
+enum class ReplyStart : uint32_t { reasoning, content, reasoning_continued, content_continued, calls };
 
 /// A rendered prompt. Views live as long as the object.
 class Prompt : public Object {
@@ -85,7 +86,7 @@ enum class ReplyEnd : uint32_t { eos, length, stop_string };
 struct ReplyParserConfig {
     uint32_t struct_size = sizeof(ReplyParserConfig);
     ReplyStart start = ReplyStart::content;
-    StrView tools_json;  ///< JSON array of OpenAI tools, "" = none offered
+    StrView tools_json;  ///< JSON array of OpenAI tools, "" = none offered; "[]" = offered, not described
     bool parallel_tool_calls = true;
     uint8_t reserved[7] = {};
     uint64_t call_id_seed = 0;       ///< ids of calls are derived from it; 0 = random
