@@ -165,6 +165,7 @@ class Reader {
             return error(Code::invalid_argument, "plan {}: unknown flags {}", header->step,
                          header->flags);
         }
+        header->flags &= kKnownFlags;  // what a later minor version added means nothing here
         message_ = message;
         left_ = header->sections;
         minor_ = header->minor;
