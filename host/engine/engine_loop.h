@@ -20,12 +20,16 @@ class EngineLoop final : public Engine {
   public:
     /// Borrows model, host and overlays; all must outlive the loop. Everything that the engine
     /// thread needs is allocated here. `overlays` in profile order: the first is nearest to the
-    /// planner. errors  invalid_argument: settings that contradict the model (names both)
+    /// planner.
+    ///
+    /// errors  invalid_argument: settings that contradict the model (names both)
     static Result<Ref<EngineLoop>> create(Model& model, EngineSettings settings, Host& host,
                                           Span<ScheduleOverlay* const> overlays);
 
     /// Starts both threads, warms the model up on the engine thread and returns when the engine is
-    /// ready. errors  the model's warm-up error; the loop is then in state failed
+    /// ready.
+    ///
+    /// errors  the model's warm-up error; the loop is then in state failed
     Status start();
 
     /// From now on `submit` answers unavailable "draining"; running and waiting requests go on. Any
@@ -33,8 +37,9 @@ class EngineLoop final : public Engine {
     void begin_drain() noexcept;
 
     /// begin_drain, then waits until every request has ended. At `deadline_us` (Host::now_us clock)
-    /// what still runs ends with the error event `shutdown`. errors  deadline: requests had to be
-    /// ended; the engine is idle all the same
+    /// what still runs ends with the error event `shutdown`.
+    ///
+    /// errors  deadline: requests had to be ended; the engine is idle all the same
     Status drain(int64_t deadline_us);
 
     /// Ends all requests (`shutdown`) and both threads. Idempotent; also called by release().

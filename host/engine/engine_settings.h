@@ -34,8 +34,7 @@ struct EngineSettings {
     // Geometry. Must be what the model was loaded with: the model allocated for exactly this.
     int32_t slots = 4;
     int64_t context_tokens = 0;  ///< 0 = the model's limit
-    int64_t pool_pages =
-        0;  ///< tenon::pool_pages(request, info); 0 = that rule for slots * context
+    int64_t pool_pages = 0;      ///< tenon::pool_pages; 0 = that rule for slots * context
     int32_t step_rows = 16;
     int32_t window_rows = 16;
     int32_t chunk_rows = 2048;

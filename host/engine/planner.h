@@ -1,56 +1,142 @@
 // SPDX-License-Identifier: MIT
-// Decides what the next step does (outline) and writes its plan (finish). Pure functions of what
-// they are given.
+// Decides what each step does. Pure: state and recorded inputs give the same plans, bit for bit
+// (engine.md 3).
 #pragma once
 
 #include <vector>
 
-#include "host/engine/stream.h"
-#include "tenon/overlay.h"
+#include "host/engine/outline_chain.h"
+#include "host/engine/page_allocator.h"
+#include "host/engine/plan_builder.h"
+#include "host/engine/sequence.h"
+#include "tenon/model.h"
 
-namespace tenon {
+namespace tenon::engine {
 
-/// Geometry and limits that a plan must respect.
-struct PlanLimits {
-    int32_t slots = 0, step_rows = 0, chunk_rows = 0, prefill_stages = 1;
-    int64_t context_tokens = 0, page_tokens = 0;
+struct PlannerConfig {
+    ModelInfo info;
+    int32_t slots = 4;
+    int64_t context_tokens = 0;
+    int64_t pool_pages = 0;
+    int32_t step_rows = 16, window_rows = 16, chunk_rows = 2048;
+    int32_t draft_depth = 0;
+    int32_t max_waiting = 64;  ///< replies
+    int64_t fairness_us = 60'000'000, fairness_background_us = 600'000'000;
+    int64_t slow_client_limit_us = 30'000'000;
+    uint64_t group_epoch = 0;
+
+    int64_t pages_of(int64_t tokens) const {
+        return (tokens + info.page_tokens - 1) / info.page_tokens;
+    }
+    int64_t pages_per_slot() const { return pages_of(context_tokens); }
 };
 
-/// The base planner: every decoding slot gets a window, the oldest prompt gets a chunk beside them.
-class BaseOutliner final : public Outliner {
+/// Rank 0's engine thread. Each step: `outline` while the step before is on the device, then
+/// `finish` with that step's results. Reads no clock, no atomic and no address; allocates nothing
+/// after construction.
+///
+/// This version admits a reply only when pages for its prompt and its longest reply are free, puts
+/// one window of every runnable slot and at most one whole chunk into a step, and gives drafted
+/// rows out evenly.
+class Planner {
   public:
-    Status outline(const SchedulerView& view, StepOutline* out) noexcept override;
-};
+    /// Borrows overlays and host (only for the chain's log line).
+    Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overlays, Host& host);
 
-/// True if the outline names only slots that the view offers, each once, within caps.
-bool outline_valid(const SchedulerView& view, const StepOutline& outline);
+    /// Measured at warm-up; copied. Before the first outline.
+    void set_costs(const CostTable& costs);
 
-/// Collects the records of one step; all vectors keep their capacity, so a steady state allocates
-/// nothing.
-class PlanBuilder {
-  public:
-    explicit PlanBuilder(const PlanLimits& limits);
+    /// Takes events, ends what was cancelled or expired, admits, and chooses slots and slice.
+    void outline(const OutlineInput& input);
 
-    void clear();
-    void close(uint32_t slot, uint32_t generation);
-    /// open, page_map of all its pages, sampler.
-    void open(const ReplyStream& s);
-    void window(const ReplyStream& s, int64_t accept_max);
-    void chunk(const ReplyStream& s, int64_t end);
-    /// Views into the builder, valid until the next `clear`.
-    StepPlan plan(uint64_t step) const;
-    bool empty() const { return ops_.empty() && windows_.empty() && chunks_.empty(); }
+    /// Applies the results of the step before and writes the plan, whose spans live until the next
+    /// outline. False: there is nothing to do, no step is used.
+    bool finish(const FinishInput& input, StepPlan* plan);
+
+    /// Decisions of the last `outline` or `finish`, in order; valid until the next of either.
+    Span<const PlannerEffect> effects() const { return effects_; }
+
+    /// Earliest time at which an outline would do something without a new event; INT64_MAX = none.
+    int64_t next_due_us() const;
+
+    struct SlotInfo {
+        SlotState state = SlotState::free;
+        bool blocked = false;
+        uint32_t generation = 0;
+        int64_t length = 0, emitted = 0;
+        const SequenceSpec* spec = nullptr;
+    };
+    SlotInfo slot(int32_t index) const;
+    const PageAllocator& pages() const { return pages_; }
+    int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+    bool idle() const;
+    /// Calls f(spec) for everything waiting or in a slot.
+    template <class F>
+    void each_sequence(F&& f) const {
+        for (const Slot& s : slots_) {
+            if (s.state != SlotState::free) {
+                f(*s.spec);
+            }
+        }
+        for (const Waiting& w : waiting_) {
+            f(*w.spec);
+        }
+    }
 
   private:
-    PlanLimits limits_;
-    std::vector<plan::SlotOp> ops_;
-    std::vector<plan::PageMap> maps_;
-    std::vector<plan::Sampler> samplers_;
-    std::vector<plan::Window> windows_;
-    std::vector<plan::Chunk> chunks_;
-    std::vector<plan::Target> targets_;
-    std::vector<int32_t> tokens_, pages_;
-    std::vector<plan::Pair> pairs_;
+    struct Slot {
+        SlotState state = SlotState::free;
+        uint32_t generation = 0;
+        const SequenceSpec* spec = nullptr;
+        int64_t length = 0, emitted = 0;
+        int32_t pending = 0;
+        int64_t blocked_since = -1;  // -1 = not blocked
+        std::vector<int32_t> pages;
+        int32_t candidate_count = 0;
+        int32_t candidates[plan::kMaxDrafts] = {};
+
+        int64_t prefill_end() const { return static_cast<int64_t>(spec->prompt.size) - 1; }
+        int64_t remaining() const { return spec->max_new - emitted; }
+    };
+    struct Waiting {
+        const SequenceSpec* spec = nullptr;
+        int64_t blocked_since = -1;
+    };
+
+    void take_event(const PlannerEvent& event, int64_t now_us);
+    void cancel(uint64_t request, EndCause cause);
+    void expire(int64_t now_us);
+    void end_newest();
+    void close(size_t index);
+    void end(size_t index, EndCause cause);
+    void admit(int64_t now_us);
+    size_t next_waiting(const SchedulerView& view) const;
+    void open(size_t index, const Waiting& next);
+    const SchedulerView& make_view(const OutlineInput& input);
+    void apply_results(const FinishInput& input);
+    Slot* live_slot(uint32_t slot, uint32_t generation);
+    void write_windows();
+    void write_chunk();
+
+    PlannerConfig config_;
+    BaseOutliner base_;
+    OutlineChain chain_;
+    PageAllocator pages_;
+    PlanBuilder builder_;
+    std::vector<Slot> slots_;
+    std::vector<Waiting> waiting_;  // by arrival
+    std::vector<PlannerEffect> effects_;
+    std::vector<int64_t> window_us_, stage_us_;
+    std::vector<SlotView> slot_views_;
+    std::vector<WaitingView> waiting_views_;
+    SchedulerView view_;
+    StepOutline outline_;
+    PlanNote note_;
+    uint64_t step_ = 0;
 };
 
-}  // namespace tenon
+/// Sizes of the builder and of the longest encoded plan for a configuration.
+BuilderLimits builder_limits(const PlannerConfig& config);
+uint64_t longest_plan_bytes(const PlannerConfig& config);
+
+}  // namespace tenon::engine

@@ -102,7 +102,7 @@ TEST(PlanCodec, Results_survive_the_round_trip) {
 
 TEST(PlanCodec, Every_flipped_bit_is_detected) {
     std::mt19937_64 rng(test_seed());
-    for (int i = 0; i < 12; ++i) {
+    for (uint64_t i = 0; i < 12; ++i) {
         RandomPlan random(rng);
         Message m = encoded(random.plan);
         plan::Decoder decoder;

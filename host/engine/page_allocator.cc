@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// LIFO page pool with reference counts.
+#include "host/engine/page_allocator.h"
+
+namespace tenon::engine {
+
+PageAllocator::PageAllocator(int64_t pages) : references_(static_cast<size_t>(pages), 0) {
+    free_.reserve(static_cast<size_t>(pages));
+    for (int64_t page = pages - 1; page >= 0; --page) {
+        free_.push_back(static_cast<int32_t>(page));
+    }
+}
+
+bool PageAllocator::take(Span<int32_t> out) {
+    if (out.size > free_.size()) {
+        return false;
+    }
+    for (int32_t& page : out) {
+        page = free_.back();
+        free_.pop_back();
+        references_[static_cast<size_t>(page)] = 1;
+    }
+    return true;
+}
+
+void PageAllocator::share(int32_t page) {
+    int32_t& count = references_[static_cast<size_t>(page)];
+    TENON_CHECK(count > 0, "page {} is free and cannot be shared", page);
+    ++count;
+}
+
+void PageAllocator::release(int32_t page) {
+    int32_t& count = references_[static_cast<size_t>(page)];
+    TENON_CHECK(count > 0, "page {} is released once too often", page);
+    if (--count == 0) {
+        free_.push_back(page);
+    }
+}
+
+}  // namespace tenon::engine

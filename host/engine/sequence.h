@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// What goes into the planner and what comes out: plain values, so that recorded inputs give equal
+// plans.
+#pragma once
+
+#include "tenon/engine.h"
+#include "tenon/plan.h"
+
+namespace tenon::engine {
+
+constexpr int32_t kMaxSlots = 48;
+constexpr int32_t kMaxReplies = 8;
+
+/// One reply as the planner sees it; immutable once submitted. Spans live as long as the sequence
+/// does.
+struct SequenceSpec {
+    uint64_t request = 0;
+    uint64_t arrival_seq = 0;  ///< strictly increasing in queue order; set when the engine takes it
+    int64_t arrival_us = 0;
+    int64_t deadline_us = 0;  ///< absolute; 0 = none
+    int64_t max_new = 1;      ///< n + max_new <= context
+    Span<const int32_t> prompt;
+    plan::Sampler sampler;  ///< slot, generation and offsets are filled in by the planner
+    Span<const plan::Pair> bias;
+    Span<const plan::Pair> counts;  ///< only with penalties: ids of the prompt
+    Span<const int32_t> stops;
+    int32_t reply = 0;
+    bool background = false;
+    bool drafts_allowed = false;
+};
+
+enum class PlannerEventKind : uint32_t { submit, cancel, sink_blocked, sink_free };
+
+struct PlannerEvent {
+    PlannerEventKind kind = PlannerEventKind::submit;
+    CancelReason reason = CancelReason::none;
+    uint64_t request = 0;
+    const SequenceSpec* spec = nullptr;  ///< submit only
+};
+
+/// Everything that depends on time or on other threads, in the order in which it was noticed.
+struct OutlineInput {
+    int64_t now_us = 0;
+    uint32_t memory_level = 0;
+    bool may_decode = true;  ///< the delivery queue has room for one worst-case step
+    Span<const PlannerEvent> events;
+};
+
+/// One window's outcome after the text rules (stop ids, stop strings, max tokens) were applied.
+struct SlotOutcome {
+    uint32_t slot = 0, generation = 0;
+    int32_t emitted = 0;  ///< by the model: what the state advanced by
+    int32_t kept = 0;     ///< of them part of the reply
+    int32_t last = 0;     ///< last emitted token, the next pending one
+    bool ended = false;   ///< the reply is complete
+    RowStatus status = RowStatus::ok;
+};
+
+struct FinishInput {
+    uint64_t chain_step = 0, chain = 0;  ///< newest collected step and its digest chain
+    Span<const SlotOutcome> outcomes;
+    Span<const DraftResult> drafts;
+    Span<const ChunkResult> chunks;
+};
+
+enum class EndCause : uint32_t {
+    complete,  ///< the text rules ended it
+    client_gone,
+    slow_client,
+    deadline,
+    shutdown,
+    memory,
+    storage,  ///< a row had no valid table data
+    numeric,  ///< non-finite logits
+    device,   ///< from here on the whole engine failed
+    peer_lost,
+    stalled,
+    internal,
+};
+
+enum class EffectKind : uint32_t { started, ended };
+
+/// What the planner decided about a sequence, for the reply side. `complete` ends are not reported.
+struct PlannerEffect {
+    EffectKind kind = EffectKind::started;
+    EndCause cause = EndCause::complete;
+    uint32_t slot = 0, generation = 0;
+    const SequenceSpec* spec = nullptr;
+};
+
+enum class SlotState : uint32_t { free = 0, prefilling = 1, decoding = 2 };
+constexpr uint32_t kPausedState = 3;  ///< SlotView::state of a slot whose sink is blocked
+
+/// Contents of the note section: inputs of the planner, for replay tools.
+struct PlanNote {
+    int64_t now_us = 0;
+    uint32_t memory_level = 0;
+    uint32_t events = 0;
+};
+static_assert(sizeof(PlanNote) == 16);
+
+}  // namespace tenon::engine
