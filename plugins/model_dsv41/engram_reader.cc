@@ -20,8 +20,11 @@ int64_t EngramReader::staging_bytes(const ModelConfig& c, RankShape ranks, const
     const int64_t row =
         int64_t{c.engram.columns()} / ranks.world * engram_record_bytes(c.engram.width);
     const auto tables = static_cast<int64_t>(c.engram.layers.size());
-    return tables * (o.regions * round_up(o.max_rows * row, 256) +
-                     o.early_slots * round_up(kEarlyPositions * row, 256));
+    int64_t bytes = o.early_slots * round_up(kEarlyPositions * row, 256);
+    for (const int64_t rows : o.regions) {
+        bytes += round_up(rows * row, 256);
+    }
+    return tables * bytes;
 }
 
 Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint& tables,
@@ -34,7 +37,10 @@ Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint
     hash_ = std::make_unique<EngramHash>(std::move(hash));
     columns_ = hash_->columns() / ranks.world;
     record_bytes_ = engram_record_bytes(config.engram.width);
-    max_rows_ = std::max(options.max_rows, int64_t{1});
+    int64_t most_rows = kEarlyPositions;
+    for (const int64_t rows : options.regions) {
+        most_rows = std::max(most_rows, rows);
+    }
     const auto count = static_cast<size_t>(hash_->tables());
     for (size_t t = 0; t < count; ++t) {
         slices_.push_back(
@@ -50,12 +56,11 @@ Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint
     }
     tables_.resize(count);
     const int64_t probes = 2 * columns_ + kSeededProbes;
-    const int64_t batch = std::max({max_rows_, kEarlyPositions, probes}) * columns_;
+    const int64_t batch = std::max(most_rows, probes) * columns_;
     fetch_ids_.reserve(static_cast<size_t>(batch));
     failed_.resize(static_cast<size_t>((batch + 63) / 64));
     failed_scales_.resize(failed_.size());
-    scratch_ids_.resize(
-        static_cast<size_t>(std::max(max_rows_, kEarlyPositions) * hash_->columns()));
+    scratch_ids_.resize(static_cast<size_t>(most_rows * hash_->columns()));
 
     BufferDesc desc;
     desc.bytes = std::max<int64_t>(staging_bytes(config, ranks, options), 256);
@@ -68,11 +73,13 @@ Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint
         next += static_cast<int64_t>(count) * round_up(rows * columns_ * record_bytes_, 256);
         return here;
     };
-    regions_.resize(static_cast<size_t>(options.regions));
-    for (Region& r : regions_) {
-        r.data = take(max_rows_);
-        r.ids.resize(static_cast<size_t>(max_rows_ * columns_) * count);
+    for (const int64_t rows : options.regions) {
+        Region r;
+        r.capacity = rows;
+        r.data = take(rows);
+        r.ids.resize(static_cast<size_t>(rows * columns_) * count);
         r.pending.resize(count);
+        regions_.push_back(std::move(r));
     }
     early_.resize(static_cast<size_t>(options.early_slots));
     for (Early& e : early_) {
@@ -89,8 +96,8 @@ Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint
     return {};
 }
 
-uint8_t* EngramReader::table_data(uint8_t* region, int64_t table) const {
-    return region + table * round_up(max_rows_ * columns_ * record_bytes_, 256);
+uint8_t* EngramReader::table_data(const Region& region, int64_t table) const {
+    return region.data + table * round_up(region.capacity * columns_ * record_bytes_, 256);
 }
 
 Status EngramReader::fetch(Table& table, const int64_t* ids, int64_t count, uint8_t* data,
@@ -242,6 +249,7 @@ Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> r
     const int64_t all = hash_->columns();
     const int64_t early_bytes = round_up(kEarlyPositions * columns_ * record_bytes_, 256);
     const int64_t row_bytes = columns_ * record_bytes_;
+    TENON_CHECK(rows <= region.capacity, "{} rows of {}", rows, region.capacity);
     region.rows = rows;
     cancel(&region.pending);  // a step that failed half-way may have left some
     for (const Run& run : runs) {
@@ -251,7 +259,7 @@ Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> r
     }
     for (int64_t t = 0; t < tables; ++t) {
         Table& table = tables_[static_cast<size_t>(t)];
-        uint8_t* data = table_data(region.data, t);
+        uint8_t* data = table_data(region, t);
         fetch_ids_.assign(static_cast<size_t>(rows * columns_), -1);
         int64_t wanted = 0;
         for (const Run& run : runs) {
@@ -294,7 +302,7 @@ Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_u
                           Span<uint8_t> row_failed, TensorView* values, TensorView* scales) {
     Region& region = regions_[static_cast<size_t>(region_index)];
     const auto t = static_cast<size_t>(table);
-    uint8_t* data = table_data(region.data, table);
+    uint8_t* data = table_data(region, table);
     const int64_t width = config_->engram.width;
     const int64_t start = host_->now_us();
     bool any = false;

@@ -19,9 +19,8 @@ enum class EngramLayout { automatic, official, packed };
 struct EngramOptions {
     EngramLayout layout = EngramLayout::automatic;
     bool self_test = true;
-    int64_t max_rows = 0;     ///< rows of the largest group
-    int32_t regions = 0;      ///< groups whose rows may be staged at once
-    int64_t early_slots = 0;  ///< slots that rows are read ahead for
+    std::vector<int64_t> regions;  ///< rows of each group that may be staged at the same time
+    int64_t early_slots = 0;       ///< slots that rows are read ahead for
 };
 
 /// Rows of one position as the hash names them: ids[table][column], this rank's columns only.
@@ -88,7 +87,8 @@ class EngramReader {
         bool open[2] = {};
     };
     struct Region {
-        uint8_t* data = nullptr;   ///< [tables][max_rows, columns, record]
+        uint8_t* data = nullptr;   ///< [tables][capacity, columns, record]
+        int64_t capacity = 0;      ///< rows
         std::vector<int64_t> ids;  ///< [rows, tables, columns]
         std::vector<Pending> pending;
         int64_t rows = 0;
@@ -114,7 +114,7 @@ class EngramReader {
                   bool* any_failed);
     Status settle(Early* early);
     void cancel(std::vector<Pending>* list);
-    uint8_t* table_data(uint8_t* region, int64_t table) const;
+    uint8_t* table_data(const Region& region, int64_t table) const;
 
     const ModelConfig* config_ = nullptr;
     RankShape ranks_;
@@ -124,7 +124,6 @@ class EngramReader {
     std::vector<EngramSlice> slices_;
     int64_t columns_ = 0;
     int64_t record_bytes_ = 0;
-    int64_t max_rows_ = 0;
     int32_t pad_class_ = 0;
     Ref<Buffer> staging_;
     std::vector<Region> regions_;

@@ -28,6 +28,18 @@ int64_t draft_group_rows(const ModelConfig& c, const StateShape& s) {
     return segments * block;
 }
 
+// What one decode row reads of the weights under a tag; drafts are a pass of their own.
+int64_t bytes_read_by_row(const ModelConfig& c, const std::string& tag, int64_t bytes) {
+    if (tag == "weights.experts") {
+        const int64_t shared = c.shared_experts > 0 ? 1 : 0;
+        return bytes * (c.experts_per_token + shared) / (c.experts + shared);
+    }
+    if (tag == "weights.embed") {
+        return bytes / std::max<int64_t>(c.vocab, 1);
+    }
+    return tag == "weights.draft" ? 0 : bytes;
+}
+
 }  // namespace
 
 ActivationShape activation_shape(const ModelConfig& c, const ModelRequest& r, const StateShape& s,
@@ -82,8 +94,8 @@ EngramOptions engram_options(const ModelConfig&, const ModelRequest& r, const St
     EngramOptions o;
     o.layout = layout;
     o.self_test = r.engram_self_test;
-    o.max_rows = std::max(r.chunk_rows, r.step_rows);
-    o.regions = 3;  // windows, and two chunks in turn
+    // Windows, and two chunks in turn: the second is read while the first runs.
+    o.regions = {r.step_rows, r.chunk_rows, r.chunk_rows};
     o.early_slots = s.slots;
     return o;
 }
@@ -144,8 +156,10 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     loader.plan_for(r.device);
     ModelWeights unused;
     TENON_TRY(load_weights(c, ranks, with_drafts, loader, &unused));
+    out->token_bytes = 0;
     for (const auto& [tag, bytes] : loader.bytes()) {
         add(tag, PlanPlace::device, bytes, 1, "");
+        out->token_bytes += bytes_read_by_row(c, tag, bytes);
     }
 
     add("state.pages", PlanPlace::device, s.pages * s.page_bytes, s.pages,
@@ -187,8 +201,9 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     if (c.has_engram()) {
         const EngramOptions o = engram_options(c, r, s, EngramLayout::automatic);
         add("engram.staging", PlanPlace::pinned, EngramReader::staging_bytes(c, ranks, o),
-            o.max_rows,
-            format("{} groups and {} positions a slot", o.regions, EngramReader::kEarlyPositions));
+            r.chunk_rows,
+            format("two chunks, one window group, {} positions a slot",
+                   EngramReader::kEarlyPositions));
         int64_t rows = 0;
         for (const int64_t n : c.engram.rows) {
             rows += n;

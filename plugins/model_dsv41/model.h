@@ -150,7 +150,8 @@ class Dsv41Model final : public Model, private EngramFeed {
 
     std::vector<Slot> slots_;
     Step step_;
-    const StepPlan* plan_ = nullptr;  ///< of the step that waits for masks
+    StepPlan plan_;  ///< of the step that waits for masks; its spans outlive the step
+    bool waits_for_masks_ = false;
     RowGroup window_group_, chunk_group_;
     TensorView logit_index_, sample_params_, bias_begin_, bias_ids_, bias_add_, mask_, limits_,
         given_tokens_;

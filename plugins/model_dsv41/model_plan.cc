@@ -238,6 +238,7 @@ Status Dsv41Model::submit(const StepPlan& plan) noexcept {
                          plan.header.step);
         }
         step_ = Step();
+        waits_for_masks_ = false;
         step_.number = plan.header.step;
         step_.needs_masks = (plan.header.flags & plan::kNeedsMasks) != 0 && parts_.ranks.rank == 0;
         step_.open = true;
@@ -255,7 +256,8 @@ Status Dsv41Model::submit(const StepPlan& plan) noexcept {
         timing_.windows = host_->now_us() - start;
         timing_.engram_wait = engram_.wait_us() - waited;
         if (step_.needs_masks && any_masks_) {
-            plan_ = &plan;
+            plan_ = plan;
+            waits_for_masks_ = true;
             return {};
         }
         any_masks_ = false;
@@ -288,10 +290,10 @@ Status Dsv41Model::set_masks(uint64_t step, const MaskBatch& masks) noexcept {
         if (!step_.open || step != step_.number || step_.sampled) {
             return error(Code::internal, "masks for step {}, which does not wait for any", step);
         }
-        if (plan_ == nullptr) {
+        if (!std::exchange(waits_for_masks_, false)) {
             return {};
         }
-        const StepPlan& plan = *std::exchange(plan_, nullptr);
+        const StepPlan& plan = plan_;
         int64_t wanted = 0;
         for (int64_t i = 0; i < step_.windows; ++i) {
             const plan::Window& w = windows_[static_cast<size_t>(i)].window;
