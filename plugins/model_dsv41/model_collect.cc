@@ -82,7 +82,8 @@ Status Dsv41Model::collect_tokens() {
         if (d.finish == static_cast<int32_t>(VerifyFinish::no_token)) {
             r.status = RowStatus::nan;
         } else {
-            r.finish = static_cast<WindowFinish>(d.finish);
+            const bool at_bound = d.finish == 0 && d.emitted >= w.accept_max;
+            r.finish = at_bound ? WindowFinish::accept_max : static_cast<WindowFinish>(d.finish);
         }
         const bool counts = slot.sampling.has_penalties() && parts_.ranks.rank == 0;
         for (int32_t k = 0; k < std::min(d.emitted, kVerifyTokens); ++k) {
@@ -135,8 +136,8 @@ Status Dsv41Model::collect_drafts() {
         DraftResult& r = draft_results_[static_cast<size_t>(state.draft)];
         r.slot = state.window.slot;
         r.generation = state.window.generation;
-        const WindowResult& window = window_results_[static_cast<size_t>(i)];
-        if (window.finish != WindowFinish::none || window.status != RowStatus::ok) {
+        const bool goes_on = decision_.as<VerifyDecision>()[i].finish == 0;
+        if (!goes_on || window_results_[static_cast<size_t>(i)].status != RowStatus::ok) {
             continue;
         }
         const int32_t* tokens = draft_tokens_.as<int32_t>() + i * (block + 1);

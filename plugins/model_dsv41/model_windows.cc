@@ -151,7 +151,9 @@ Status Dsv41Model::build_sampling(const StepPlan& plan) {
         const plan::Window& w = windows_[static_cast<size_t>(i)].window;
         const SlotSampling& s = slots_[w.slot].sampling;
         limits[i].forced = w.forced;
-        limits[i].accept_max = std::min(w.accept_max, kVerifyTokens);
+        // A bound that no row of this window can exceed must not end it on the device: the plan may
+        // ask for drafts behind the last emitted token.
+        limits[i].accept_max = w.accept_max >= w.rows ? kVerifyTokens : w.accept_max;
         std::copy(std::begin(s.stops), std::end(s.stops), limits[i].stop_ids);
         const int32_t first = (w.flags & plan::kWantLogprobs) != 0 ? 0 : w.forced;
         for (int32_t r = first; r < w.rows; ++r, ++out) {

@@ -122,6 +122,34 @@ TEST_F(Step, Accept_max_bounds_what_is_emitted) {
     EXPECT_EQ(rig_->length(0), 23);
 }
 
+TEST_F(Step, Drafts_follow_a_window_that_its_rows_alone_bound) {
+    start();
+    rig_->prefill(0, some_ids(20, 1));
+    const auto drafts_with = [&](int32_t accept_max, const std::vector<int32_t>& rows,
+                                 WindowFinish* finish) {
+        plan::Window w = window();
+        w.accept_max = accept_max;
+        PlanBuilder plan = rig_->next();
+        plan.window(w, rows).draft(0, w.generation);
+        const StepOutcome out = rig_->run(plan);
+        *finish = out.windows[0].finish;
+        PlanBuilder back = rig_->next();
+        back.rewind(0, rig_->generation(0), 20);
+        rig_->run(back);
+        const DraftResult& d = out.drafts.at(0);
+        return std::vector<int32_t>(d.tokens, d.tokens + d.count);
+    };
+    WindowFinish bounded{};
+    WindowFinish free{};
+    const auto one = drafts_with(1, {9}, &bounded);
+    EXPECT_EQ(one, drafts_with(16, {9}, &free));
+    EXPECT_EQ(one.size(), 5U);
+    EXPECT_EQ(bounded, WindowFinish::accept_max);
+    EXPECT_EQ(free, WindowFinish::none);
+    // Cut short by its bound: nothing is proposed behind it.
+    EXPECT_TRUE(drafts_with(1, {9, 3}, &bounded).empty());
+}
+
 TEST_F(Step, Forced_rows_are_taken_and_the_draft_behind_them_is_tested) {
     start();
     rig_->prefill(0, some_ids(20, 1));
