@@ -7,9 +7,7 @@
 
 namespace tenon::http {
 
-/// The front end over an engine; host and engine outlive it. Nothing listens
-/// before `start`.
-Result<Ref<Frontend>> make_frontend(Host &host, Engine &engine,
-                                    Settings settings);
+/// The front end over an engine; host and engine outlive it. Nothing listens before `start`.
+Result<Ref<Frontend>> make_frontend(Host& host, Engine& engine, Settings settings);
 
-} // namespace tenon::http
+}  // namespace tenon::http

@@ -6,8 +6,7 @@ namespace tenon::http {
 
 namespace {
 
-constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB,
-                 kSecond = 1e6;
+constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB, kSecond = 1e6;
 
 const OptionSpec kSpecs[] = {
     {.key = "bind",
@@ -62,38 +61,39 @@ const OptionSpec kSpecs[] = {
      .help = "every model id is served; else only served_name and aliases"},
 };
 
-} // namespace
+}  // namespace
 
-Span<const OptionSpec> option_specs() { return kSpecs; }
-
-Result<Settings> read_settings(const Options &options) {
-  Settings s;
-  if (!options.text("bind").empty()) {
-    s.bind = options.text("bind").str();
-  }
-  const size_t colon = s.bind.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == s.bind.size()) {
-    return error(Code::invalid_argument, "{}: bind = '{}' is not host:port",
-                 options.section, s.bind);
-  }
-  s.api_key_file = options.text("api_key_file").str();
-  s.tls_cert = options.text("tls_cert").str();
-  s.tls_key = options.text("tls_key").str();
-  if (s.tls_cert.empty() != s.tls_key.empty()) {
-    return error(Code::invalid_argument,
-                 "{}: {} is set without {}; TLS needs both", options.section,
-                 s.tls_cert.empty() ? "tls_key" : "tls_cert",
-                 s.tls_cert.empty() ? "tls_cert" : "tls_key");
-  }
-  s.max_connections = options.integer("max_connections");
-  s.max_body = options.integer("max_body");
-  s.keepalive_us = options.integer("keepalive");
-  for (const StrView origin : options.list("cors_origins")) {
-    s.cors_origins.push_back(origin.str());
-  }
-  s.metrics_open = options.flag("metrics_open");
-  s.accept_any_model = options.flag("accept_any_model");
-  return s;
+Span<const OptionSpec> option_specs() {
+    return kSpecs;
 }
 
-} // namespace tenon::http
+Result<Settings> read_settings(const Options& options) {
+    Settings s;
+    if (!options.text("bind").empty()) {
+        s.bind = options.text("bind").str();
+    }
+    const size_t colon = s.bind.rfind(':');
+    if (colon == std::string::npos || colon == 0 || colon + 1 == s.bind.size()) {
+        return error(Code::invalid_argument, "{}: bind = '{}' is not host:port", options.section,
+                     s.bind);
+    }
+    s.api_key_file = options.text("api_key_file").str();
+    s.tls_cert = options.text("tls_cert").str();
+    s.tls_key = options.text("tls_key").str();
+    if (s.tls_cert.empty() != s.tls_key.empty()) {
+        return error(Code::invalid_argument, "{}: {} is set without {}; TLS needs both",
+                     options.section, s.tls_cert.empty() ? "tls_key" : "tls_cert",
+                     s.tls_cert.empty() ? "tls_cert" : "tls_key");
+    }
+    s.max_connections = options.integer("max_connections");
+    s.max_body = options.integer("max_body");
+    s.keepalive_us = options.integer("keepalive");
+    for (const StrView origin : options.list("cors_origins")) {
+        s.cors_origins.push_back(origin.str());
+    }
+    s.metrics_open = options.flag("metrics_open");
+    s.accept_any_model = options.flag("accept_any_model");
+    return s;
+}
+
+}  // namespace tenon::http
