@@ -108,10 +108,11 @@ std::vector<int32_t> prompt_ids(int64_t n, int32_t vocab) {
     return ids;
 }
 
-Status measure(LocalEngine& local, const BenchArgs& args, Json* report) {
+Status measure(LocalEngine& local, const BenchArgs& args, bool* loaded, Json* report) {
     HostServices& host = local.host();
     const int64_t begin = host.now_us();
     TENON_TRY(local.open(args.profile.profile, args.profile.set));
+    *loaded = true;
     const double load_s = static_cast<double>(host.now_us() - begin) * 1e-6;
     Deployment& d = local.deployment();
     const int32_t known = local.engine().text().info().vocab;
@@ -134,12 +135,9 @@ Status measure(LocalEngine& local, const BenchArgs& args, Json* report) {
         decode.push_back(static_cast<double>(r.tokens - 1) / r.decode_s);
         cpu.push_back(r.cpu_s / static_cast<double>(r.tokens));
     }
-    int64_t weights = 0;
-    for (const PlannedMemory& m : d.memory().entries) {
-        weights += m.tag.rfind("weights", 0) == 0 ? m.bytes : 0;
-    }
     const double bandwidth = read_bandwidth(host);
-    const double floor_rate = weights > 0 ? bandwidth / static_cast<double>(weights) : 0;
+    const int64_t needed = d.memory().token_bytes;
+    const double floor_rate = needed > 0 ? bandwidth / static_cast<double>(needed) : 0;
     Json& j = *report;
     j["profile"] = d.profile().name;
     j["threads"] = d.device()->info().threads;
@@ -152,7 +150,7 @@ Status measure(LocalEngine& local, const BenchArgs& args, Json* report) {
     j["decode_tokens"] = args.decode_tokens;
     j["decode_tokens_per_s"] = median(decode);
     j["cpu_ms_per_token"] = median(cpu) * 1e3;
-    j["weight_bytes"] = weights;
+    j["bytes_per_token"] = needed;
     j["memory_bandwidth_bytes_per_s"] = bandwidth;
     j["floor_tokens_per_s"] = floor_rate;
     j["share_of_floor"] = floor_rate > 0 ? median(decode) / floor_rate : 0;
@@ -166,13 +164,14 @@ Status measure(LocalEngine& local, const BenchArgs& args, Json* report) {
 }  // namespace
 
 int bench_verb(const BenchArgs& args) {
-    BenchArgs quiet = args;
-    quiet.profile.set.insert(quiet.profile.set.begin(), "log.level=warn");
     LocalEngine local;
+    local.deployment().quiet();
     Json report = Json::object();
-    const Status status = guard([&] { return measure(local, quiet, &report); });
+    bool loaded = false;
+    const Status status = guard([&] { return measure(local, args, &loaded, &report); });
     if (!status.ok()) {
-        return fail(local.deployment().exit_code(), status.message().str());
+        return fail(loaded ? exit_code_of(status.code(), kExitUsage) : local.exit_code(),
+                    status.message().str());
     }
     if (args.profile.json) {
         std::cout << report.dump() << '\n';
@@ -193,7 +192,7 @@ int bench_verb(const BenchArgs& args) {
         "floor               %8.0f tok/s   (%s read a token at %.1f GB/s measured): decode is at "
         "%.0f %%\n",
         report["floor_tokens_per_s"].get<double>(),
-        size_text(report["weight_bytes"].get<int64_t>()).c_str(),
+        size_text(report["bytes_per_token"].get<int64_t>()).c_str(),
         report["memory_bandwidth_bytes_per_s"].get<double>() * 1e-9,
         report["share_of_floor"].get<double>() * 100);
     std::printf("resident            %8s         (plan %s)\n",

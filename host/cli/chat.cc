@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 // chat: a conversation in the terminal, against a profile in this process or a running server.
-#include <netdb.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "host/cli/http_client.h"
 #include "host/cli/local_engine.h"
 #include "host/cli/verbs.h"
-#include "host/log/log.h"
 
 namespace tenon::cli {
 namespace {
@@ -23,9 +21,13 @@ using Show = std::function<void(const std::string& text, bool reasoning)>;
 /// Asks one turn: the whole request body in, the visible answer out.
 using Ask = std::function<Status(const Json& request, const Show& show, std::string* answer)>;
 
+std::string dumped(const Json& json) {
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 Status ask_engine(LocalEngine& local, const Json& request, const Show& show, std::string* answer) {
     Ref<Prompt> prompt;
-    TENON_TRY(local.engine().text().render(request.dump(), prompt.out()));
+    TENON_TRY(local.engine().text().render(dumped(request), prompt.out()));
     const EngineInfo info = local.engine().info();
     RequestDesc desc;
     desc.tokens = prompt->ids();
@@ -37,6 +39,7 @@ Status ask_engine(LocalEngine& local, const Json& request, const Show& show, std
     desc.parser.start = prompt->start();
     desc.parser.tools_json = prompt->tools_json();
     desc.thinking = prompt->thinking();
+    desc.keeps_reasoning = prompt->keeps_reasoning();
     desc.label = "chat";
     Ref<ReplySink> sink;
     TENON_TRY(local.engine().submit(desc, sink.out()));
@@ -57,108 +60,41 @@ Status ask_engine(LocalEngine& local, const Json& request, const Show& show, std
     return {};
 }
 
-/// A minimal HTTP/1.1 client for one streamed POST; the host links no HTTP library.
-class HttpPost {
-  public:
-    ~HttpPost() {
-        if (fd_ >= 0) {
-            ::close(fd_);
-        }
+/// Message of an error body of the API, or its text as it is.
+std::string error_text(const std::string& body) {
+    const Json json = Json::parse(body, nullptr, false);
+    if (json.is_object() && json.contains("error") && json["error"].is_object()) {
+        return json["error"].value("message", body);
     }
-    Status send(const std::string& url, const std::string& path, const std::string& body) {
-        std::string rest = url.substr(url.find("://") + 3);
-        rest = rest.substr(0, rest.find('/'));
-        const size_t colon = rest.rfind(':');
-        const std::string name = rest.substr(0, colon);
-        const std::string port = colon == std::string::npos ? "80" : rest.substr(colon + 1);
-        addrinfo hints{};
-        hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        if (::getaddrinfo(name.c_str(), port.c_str(), &hints, &found) != 0) {
-            return error(Code::not_found, "{}: no such host", url);
-        }
-        for (addrinfo* a = found; a != nullptr && fd_ < 0; a = a->ai_next) {
-            fd_ = ::socket(a->ai_family, a->ai_socktype, a->ai_protocol);
-            if (fd_ >= 0 && ::connect(fd_, a->ai_addr, a->ai_addrlen) != 0) {
-                ::close(fd_);
-                fd_ = -1;
-            }
-        }
-        ::freeaddrinfo(found);
-        if (fd_ < 0) {
-            return error(Code::unavailable, "{}: cannot connect; is `tenon serve` running?", url);
-        }
-        timeval limit{600, 0};
-        ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        const std::string text = format(
-                                     "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: "
-                                     "application/json\r\nContent-Length: {}\r\n"
-                                     "Connection: close\r\n\r\n",
-                                     path, rest, body.size()) +
-                                 body;
-        for (size_t at = 0; at < text.size();) {
-            const ssize_t n = ::send(fd_, text.data() + at, text.size() - at, MSG_NOSIGNAL);
-            if (n <= 0) {
-                return error(Code::io, "{}: the connection broke while sending", url);
-            }
-            at += static_cast<size_t>(n);
-        }
-        return {};
-    }
-    /// Next line without its end; false at the end of the reply.
-    bool line(std::string* out) {
-        while (true) {
-            const size_t end = buffer_.find('\n');
-            if (end != std::string::npos) {
-                *out = buffer_.substr(0, end);
-                buffer_.erase(0, end + 1);
-                if (!out->empty() && out->back() == '\r') {
-                    out->pop_back();
-                }
-                return true;
-            }
-            char piece[4096];
-            const ssize_t n = ::recv(fd_, piece, sizeof piece, 0);
-            if (n <= 0 || buffer_.size() > (16u << 20)) {
-                return false;
-            }
-            buffer_.append(piece, static_cast<size_t>(n));
-        }
-    }
+    return body;
+}
 
-  private:
-    int fd_ = -1;
-    std::string buffer_;
-};
-
-Status ask_url(const std::string& url, Json request, const Show& show, std::string* answer) {
+Status ask_url(const HttpUrl& url, Json request, const Show& show, std::string* answer) {
     request["stream"] = true;
+    const char* key = std::getenv("TENON_API_KEY");
     HttpPost post;
-    TENON_TRY(post.send(url, "/v1/chat/completions", request.dump()));
-    std::string line;
-    if (!post.line(&line)) {
-        return error(Code::io, "{}: closed the connection without an answer", url);
+    TENON_TRY(post.send(url, "/v1/chat/completions", dumped(request), key == nullptr ? "" : key));
+    if (post.status() != 200) {
+        const Code code = post.status() >= 500 ? Code::unavailable : Code::invalid_argument;
+        return error(code, "HTTP {}: {}{}", post.status(), error_text(post.rest(4000)),
+                     post.status() == 401 ? " (the key comes from TENON_API_KEY)" : "");
     }
-    const bool ok = line.find(" 200") != std::string::npos;
-    const std::string status_line = line;
-    std::string body;
-    while (post.line(&line)) {
-        // Chunk sizes and headers carry no "data: ", so the framing of the stream can be skipped.
+    bool done = false;
+    std::string line;
+    while (!done && post.line(&line)) {
         if (line.rfind("data: ", 0) != 0) {
-            body += line;
             continue;
         }
-        if (line == "data: [DONE]") {
-            break;
-        }
+        done = line == "data: [DONE]";
         const Json event = Json::parse(line.substr(6), nullptr, false);
         if (event.is_object() && event.contains("error")) {
-            return error(Code::internal, "{}", event["error"].value("message", "error"));
+            return error(Code::internal, "{}", error_text(line.substr(6)));
         }
-        if (!event.is_object() || !event.contains("choices") || event["choices"].empty()) {
+        if (!event.is_object() || !event.contains("choices") || !event["choices"].is_array() ||
+            event["choices"].empty()) {
             continue;
         }
-        const Json& delta = event["choices"][0]["delta"];
+        const Json delta = event["choices"][0].value("delta", Json::object());
         if (delta.contains("reasoning_content") && delta["reasoning_content"].is_string()) {
             show(delta["reasoning_content"].get<std::string>(), true);
         }
@@ -167,22 +103,39 @@ Status ask_url(const std::string& url, Json request, const Show& show, std::stri
             *answer += delta["content"].get<std::string>();
         }
     }
-    return ok ? Status()
-              : error(Code::invalid_argument, "{}: {}: {}", url, status_line, body.substr(0, 400));
+    return done ? Status() : error(Code::io, "the reply broke off");
 }
 
-int converse(const ChatArgs& args, const Ask& ask) {
-    const bool terminal = ::isatty(STDOUT_FILENO) != 0;
-    bool dim = false;
-    const Show show = [&](const std::string& text, bool reasoning) {
-        if (terminal && reasoning != dim) {
+/// Writes a reply as it comes. A terminal shows reasoning dimmed; a pipe gets the answer alone.
+class Screen {
+  public:
+    void show(const std::string& text, bool reasoning) {
+        if (!terminal_ && reasoning) {
+            return;
+        }
+        if (terminal_ && reasoning != dim_) {
             std::fputs(reasoning ? "\033[2m" : "\033[0m\n", stdout);
-            dim = reasoning;
-        } else if (!terminal && reasoning) {
-            return;  // a pipe gets the answer alone
+            dim_ = reasoning;
         }
         std::fputs(text.c_str(), stdout);
         std::fflush(stdout);
+    }
+    void end_reply() {
+        std::fputs(dim_ ? "\033[0m\n" : "\n", stdout);
+        std::fflush(stdout);
+        dim_ = false;
+    }
+    bool terminal() const { return terminal_; }
+
+  private:
+    bool terminal_ = ::isatty(STDOUT_FILENO) != 0;
+    bool dim_ = false;
+};
+
+int converse(const ChatArgs& args, const Ask& ask) {
+    Screen screen;
+    const Show show = [&](const std::string& text, bool reasoning) {
+        screen.show(text, reasoning);
     };
     Json request = Json::object();
     request["messages"] = Json::array();
@@ -191,8 +144,8 @@ int converse(const ChatArgs& args, const Ask& ask) {
     }
     std::string line = args.once;
     while (true) {
-        if (args.once.empty()) {
-            std::fputs(terminal ? "> " : "", stdout);
+        if (!args.is_once) {
+            std::fputs(screen.terminal() ? "> " : "", stdout);
             std::fflush(stdout);
             if (!std::getline(std::cin, line)) {
                 return kExitOk;
@@ -204,15 +157,16 @@ int converse(const ChatArgs& args, const Ask& ask) {
         request["messages"].push_back({{"role", "user"}, {"content", line}});
         std::string answer;
         const Status status = guard([&] { return ask(request, show, &answer); });
-        if (dim) {
-            std::fputs("\033[0m", stdout);
-            dim = false;
-        }
-        std::fputc('\n', stdout);
+        screen.end_reply();
         if (!status.ok()) {
-            return fail(kExitInternal, status.message().str());
+            const int code = fail(exit_code_of(status.code(), kExitUsage), status.message().str());
+            if (args.is_once || !screen.terminal()) {
+                return code;
+            }
+            request["messages"].erase(request["messages"].size() - 1);
+            continue;
         }
-        if (!args.once.empty()) {
+        if (args.is_once) {
             return kExitOk;
         }
         request["messages"].push_back({{"role", "assistant"}, {"content", answer}});
@@ -222,17 +176,20 @@ int converse(const ChatArgs& args, const Ask& ask) {
 }  // namespace
 
 int chat_verb(const ChatArgs& args) {
-    if (args.profile.profile.rfind("http://", 0) == 0) {
+    if (args.profile.profile.find("://") != std::string::npos) {
+        auto url = HttpUrl::parse(args.profile.profile);
+        if (!url.ok()) {
+            return fail(kExitUsage, url.status().message().str());
+        }
         return converse(args, [&](const Json& request, const Show& show, std::string* answer) {
-            return ask_url(args.profile.profile, request, show, answer);
+            return ask_url(*url, request, show, answer);
         });
     }
     LocalEngine local;
-    std::vector<std::string> set = args.profile.set;
-    set.insert(set.begin(), "log.level=warn");
-    const Status status = local.open(args.profile.profile, set);
+    local.deployment().quiet();
+    const Status status = local.open(args.profile.profile, args.profile.set);
     if (!status.ok()) {
-        return fail(local.deployment().exit_code(), status.message().str());
+        return fail(local.exit_code(), status.message().str());
     }
     return converse(args, [&](const Json& request, const Show& show, std::string* answer) {
         return ask_engine(local, request, show, answer);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // inspect: what a checkpoint holds, through the quantization formats; one tensor as f32.
-// pack-engram beside it.
 #include <cstdio>
 #include <set>
 
@@ -8,6 +7,7 @@
 #include "host/checkpoint/safetensors.h"
 #include "host/cli/verbs.h"
 #include "host/lifecycle/deployment.h"
+#include "host/log/log.h"
 #include "host/profile/units.h"
 #include "tenon/numeric.h"
 
@@ -24,6 +24,7 @@ class Formats {
     }
     Status open() {
         TENON_TRY(registry_.load({}));
+        TENON_TRY(log_configure({LogLevel::warn, LogFormat::automatic, ""}));
         for (const FoundComponent& f : registry_.all(PluginKind::compute)) {
             Object* object = nullptr;
             if (device_ == nullptr && std::string_view(f.component->name) == "cpu") {
@@ -146,7 +147,11 @@ Status one_tensor(Formats& formats, WeightSource& source, const InspectArgs& arg
     std::vector<float> values;
     TensorOut out;
     out.name = args.tensor;
-    Status matrix = formats.inspect(source, base, &info, &which);
+    // Vectors and kernels of convolutions may end in .weight too; only matrices concern formats.
+    TensorInfo stored;
+    const bool no_matrix = source.find(base + ".weight", &stored).ok() && stored.rank != 2;
+    Status matrix = no_matrix ? error(Code::not_found, "no matrix '{}'", base)
+                              : formats.inspect(source, base, &info, &which);
     if (matrix.ok()) {
         WeightRequest request;
         request.base = base;
@@ -259,44 +264,6 @@ int inspect_verb(const InspectArgs& args) {
         });
     }
     return status.ok() ? static_cast<int>(kExitOk) : fail(kExitData, status.message().str());
-}
-
-int pack_engram_verb(const PackArgs& args) {
-    if (args.rank >= args.world) {
-        return fail(kExitUsage, format("--rank {} is not below --world {}", args.rank, args.world));
-    }
-    HostServices host;
-    Deployment d(host);
-    const auto steps = [&]() -> Status {
-        TENON_TRY(d.open(args.profile.profile, args.profile.set));
-        TENON_TRY(d.require_plugins());
-        TENON_TRY(d.create());
-        TENON_TRY(d.plan());
-        auto* packer = facet_of<RowPacker>(d.family());
-        if (packer == nullptr) {
-            return error(Code::unsupported, "this model family has no row tables to pack");
-        }
-        PackRequest request;
-        request.rank = args.rank;
-        request.world = args.world;
-        request.verify_only = args.verify;
-        request.source = d.tables();
-        request.out_dir = args.out;
-        request.progress = [](void*, const PackProgress& p) noexcept {
-            std::fprintf(stderr, "\rlayer %d: %lld of %lld rows", p.layer,
-                         static_cast<long long>(p.rows_done), static_cast<long long>(p.rows_total));
-        };
-        Status status = packer->pack(*d.checkpoint(), request);
-        std::fputc('\n', stderr);
-        return status;
-    };
-    const Status status = steps();
-    if (!status.ok()) {
-        return fail(d.exit_code(), status.message().str());
-    }
-    std::printf("%s: tables of rank %d of %d are %s\n", args.out.c_str(), args.rank, args.world,
-                args.verify ? "whole" : "packed");
-    return kExitOk;
 }
 
 }  // namespace tenon::cli

@@ -19,6 +19,9 @@ class LocalEngine {
             engine_->stop();
         }
     }
+    LocalEngine(const LocalEngine&) = delete;
+    LocalEngine& operator=(const LocalEngine&) = delete;
+
     Status open(const std::string& profile, const std::vector<std::string>& overrides) {
         Deployment& d = deployment_;
         TENON_TRY(d.open(profile, overrides));
@@ -27,6 +30,20 @@ class LocalEngine {
         TENON_TRY(d.plan());
         TENON_TRY(d.check_fit());
         TENON_TRY(d.load());
+        loaded_ = true;
+        Status status = start();
+        code_ = exit_code_of(status.code(), kExitUsage);
+        return status;
+    }
+    /// Of the failed `open`.
+    int exit_code() const { return loaded_ ? code_ : deployment_.exit_code(); }
+    Deployment& deployment() { return deployment_; }
+    EngineLoop& engine() { return *engine_; }
+    HostServices& host() { return host_; }
+
+  private:
+    Status start() {
+        Deployment& d = deployment_;
         auto made =
             EngineLoop::create(*d.model(), d.engine_settings(), host_, d.schedule_overlays());
         if (!made.ok()) {
@@ -35,14 +52,12 @@ class LocalEngine {
         engine_ = std::move(*made);
         return engine_->start();
     }
-    Deployment& deployment() { return deployment_; }
-    EngineLoop& engine() { return *engine_; }
-    HostServices& host() { return host_; }
 
-  private:
     HostServices host_;
     Deployment deployment_;
     Ref<EngineLoop> engine_;
+    bool loaded_ = false;
+    int code_ = kExitOk;
 };
 
 }  // namespace tenon::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Arguments of `tenon`; the only file that includes CLI11.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "host/cli/completion.h"
@@ -39,12 +40,58 @@ int text_verb(const TextArgs& args, int (*run)(const TextArgs&)) {
     return code != 0 ? code : run(args);
 }
 
+std::vector<const CLI::App*> verbs_of(const CLI::App& app) {
+    return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+/// CLI11 names no alternative for a misspelt verb or option; this does.
+int usage_error(const CLI::App& app, int argc, char** argv, std::string message) {
+    const CLI::App* at = &app;
+    for (int i = 1; i < argc; ++i) {
+        const std::string word = argv[i];
+        std::vector<std::string> names;
+        if (word.rfind("--", 0) == 0) {
+            for (const CLI::Option* o : at->get_options()) {
+                for (const std::string& name : o->get_lnames()) {
+                    names.push_back("--" + name);
+                }
+            }
+            const std::string name = word.substr(0, word.find('='));
+            const std::string near = nearest(name, names);
+            if (std::find(names.begin(), names.end(), name) == names.end()) {
+                message = "no option '" + name + "'" +
+                          (near.empty() ? "" : ". Did you mean '" + near + "'?");
+                break;
+            }
+            continue;
+        }
+        const auto verbs = verbs_of(*at);
+        if (verbs.empty()) {
+            continue;  // a value of the verb
+        }
+        for (const CLI::App* verb : verbs) {
+            names.push_back(verb->get_name());
+        }
+        const auto known = std::find(names.begin(), names.end(), word);
+        if (known == names.end()) {
+            const std::string near = nearest(word, names);
+            message =
+                "no verb '" + word + "'" + (near.empty() ? "" : ". Did you mean '" + near + "'?");
+            break;
+        }
+        at = verbs[static_cast<size_t>(known - names.begin())];
+    }
+    const std::string help = at == &app ? "tenon --help" : "tenon " + at->get_name() + " --help";
+    return fail(kExitUsage, message + " (see " + help + ")");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     CLI::App app{
         "Tenon: inference engine for the dsv41 model family.\n\nStart with:  tenon serve "
-        "profiles/mini.toml"};
+        "profiles/mini.toml",
+        "tenon"};
     app.set_version_flag("--version", std::string("tenon ") + kVersion);
     app.require_subcommand(1);
     app.footer(
@@ -57,6 +104,13 @@ int main(int argc, char** argv) {
     auto* serve =
         app.add_subcommand("serve", "load the profile's model and serve it until SIGTERM");
     profile_options(serve, &serve_args);
+    serve->add_option("--rank", serve_args.rank, "rank of this process (default: TENON_RANK, or 0)")
+        ->envname("TENON_RANK")
+        ->check(CLI::Range(0, 7));
+    serve->footer(
+        "Example:  tenon serve profiles/mini.toml --set frontend.bind=127.0.0.1:9000\n"
+        "SIGTERM or Ctrl-C lets running replies end (engine.drain); a second one cuts them; SIGHUP "
+        "reopens the log file.");
     serve->callback([&] { code = serve_verb(serve_args); });
 
     ProfileArgs check_args;
@@ -64,6 +118,10 @@ int main(int argc, char** argv) {
         "check", "everything up to the memory plan; lists what this machine lacks");
     profile_options(check, &check_args);
     check->add_flag("--strict", check_args.strict, "missing plugins, devices or data are errors");
+    check->footer(
+        "Exit code 2: a mistake in the profile; 4: it does not fit; 5: broken data. What is merely "
+        "not "
+        "here\n(plugins, devices, files) is listed, and an error with --strict: 3 or 5.");
     check->callback([&] { code = check_verb(check_args); });
 
     ProfileArgs explain_args;
@@ -95,11 +153,15 @@ int main(int argc, char** argv) {
                      "deployment profile, or http://host:port of a server")
         ->required();
     chat->add_option("--set", chat_args.profile.set, "override a key")->allow_extra_args(false);
-    chat->add_option("--once", chat_args.once, "answer this and exit");
+    auto* once = chat->add_option("--once", chat_args.once, "answer this and exit");
     chat->add_flag("--thinking", chat_args.thinking,
                    "let the model think, whatever the profile says");
     chat->add_flag("--no-thinking", chat_args.no_thinking, "no thinking");
-    chat->callback([&] { code = chat_verb(chat_args); });
+    chat->footer("Against a server that wants a key, set TENON_API_KEY.");
+    chat->callback([&] {
+        chat_args.is_once = once->count() > 0;
+        code = chat_verb(chat_args);
+    });
 
     BenchArgs bench_args;
     auto* bench = app.add_subcommand(
@@ -114,6 +176,8 @@ int main(int argc, char** argv) {
     bench->add_option("--runs", bench_args.runs, "repetitions; medians are printed")
         ->check(CLI::Range(1, 100));
     bench->add_flag("--json", bench_args.profile.json, "the report as one JSON object");
+    bench->footer(
+        "floor = memory bandwidth measured in this run / bytes of weights that one token needs.");
     bench->callback([&] { code = bench_verb(bench_args); });
 
     InspectArgs inspect_args;
@@ -123,6 +187,10 @@ int main(int argc, char** argv) {
     inspect->add_option("--extra", inspect_args.extra, "further safetensors files");
     inspect->add_option("--tensor", inspect_args.tensor, "name, with or without .weight");
     inspect->add_option("--out", inspect_args.out, "safetensors file to write");
+    inspect->footer(
+        "Example:  tenon inspect models/tenon-mini --tensor layers.3.attn.wq_a --out "
+        "wq_a.safetensors\n"
+        "A matrix is written as [out, in] whatever its storage format.");
     inspect->callback([&] { code = inspect_verb(inspect_args); });
 
     TextArgs tokenize_args, detokenize_args, render_args, parse_args;
@@ -131,6 +199,8 @@ int main(int argc, char** argv) {
     text_options(tokenize, &tokenize_args);
     tokenize->add_flag("--parse-specials", tokenize_args.parse_specials,
                        "also give ids_with_specials_parsed");
+    tokenize->footer(
+        "Example:  echo '{\"text\": \"Hello\"}' | tenon tokenize --checkpoint models/tenon-mini");
     tokenize->callback([&] { code = text_verb(tokenize_args, tokenize_verb); });
     auto* detokenize = app.add_subcommand("detokenize", "JSON Lines {ids} to {text}");
     text_options(detokenize, &detokenize_args);
@@ -140,10 +210,18 @@ int main(int argc, char** argv) {
     auto* render = app.add_subcommand(
         "render", "JSON Lines {request} to {prompt, ids, thinking, images, parse}");
     text_options(render, &render_args);
+    render->footer(
+        "Example:  echo '{\"request\": {\"messages\": [{\"role\": \"user\", \"content\": "
+        "\"Hi\"}]}}' | tenon render profiles/mini.toml");
     render->callback([&] { code = text_verb(render_args, render_verb); });
     auto* parse = app.add_subcommand(
         "parse", "JSON Lines {text | ids, start, tools} to {reasoning, content, tool_calls}");
     text_options(parse, &parse_args);
+    parse->footer(
+        "start: reasoning, content, reasoning_continued, content_continued or calls.\n"
+        "tools: a list of tools, or true for get_weather {city, days}, now {}, f (any), edit "
+        "{path, "
+        "old, new}.\nAlso stop, backend_finish (stop or length), parallel_tool_calls.");
     parse->callback([&] { code = text_verb(parse_args, parse_verb); });
 
     ScoreArgs score_args;
@@ -154,6 +232,9 @@ int main(int argc, char** argv) {
         ->required();
     score->add_flag("--drafts", score_args.drafts,
                     "also drafts.i after each prompt's greedy next token");
+    score->footer(
+        "Example line of IDS:  {\"ids\": [0, 17, 4211]}.  Perplexity goes to standard output as "
+        "JSON.");
     score->callback([&] { code = score_verb(score_args); });
 
     PackArgs pack_args;
@@ -172,9 +253,10 @@ int main(int argc, char** argv) {
     completion->add_option("shell", shell, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    completion->footer("Example:  source <(tenon completion bash)");
     completion->callback([&] {
         std::vector<CompletionVerb> verbs;
-        for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+        for (const CLI::App* verb : verbs_of(app)) {
             CompletionVerb v{verb->get_name(), verb->get_description(), {}};
             for (const CLI::Option* o : verb->get_options()) {
                 if (!o->get_lnames().empty()) {
@@ -186,24 +268,16 @@ int main(int argc, char** argv) {
         std::fputs(completion_script(shell, verbs).c_str(), stdout);
     });
 
+    if (argc < 2) {
+        std::fputs(app.help().c_str(), stderr);
+        return kExitUsage;
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
-        if (e.get_exit_code() == 0) {
-            return app.exit(e);
-        }
-        std::vector<std::string> names;
-        for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
-            names.push_back(verb->get_name());
-        }
-        const std::string near = argc > 1 ? nearest(argv[1], names) : "";
-        std::string message = e.what();
-        if (!near.empty() && near != argv[1]) {
-            message = std::string("no verb '") + argv[1] + "'. Did you mean '" + near + "'?";
-        }
-        return fail(kExitUsage, message + " (tenon --help)");
+        return e.get_exit_code() == 0 ? app.exit(e) : usage_error(app, argc, argv, e.what());
     } catch (const std::exception& e) {
-        return fail(kExitInternal, e.what());
+        code = fail(kExitInternal, e.what());
     }
     log_flush();
     return code;

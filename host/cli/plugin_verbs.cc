@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // plugins (what is installed) and plugin new (a copy of a template).
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -34,6 +36,27 @@ std::string replace_all(std::string text, const std::string& from, const std::st
     return text;
 }
 
+std::string camel_case(const std::string& name) {
+    std::string out;
+    bool up = true;
+    for (const char c : name) {
+        if (c == '_') {
+            up = true;
+            continue;
+        }
+        out += up && c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
+        up = false;
+    }
+    return out;
+}
+
+std::string upper_case(std::string name) {
+    for (char& c : name) {
+        c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
+    }
+    return name;
+}
+
 }  // namespace
 
 int plugins_verb(const PluginsArgs& args) {
@@ -60,6 +83,11 @@ int plugins_verb(const PluginsArgs& args) {
             }
         }
     }
+    std::string searched;
+    for (const std::string& folder : registry.folders()) {
+        searched += (searched.empty() ? "" : ", ") + folder;
+    }
+    std::printf("searched: %s\n", searched.empty() ? "no folder" : searched.c_str());
     for (const LoadedLibrary& library : registry.libraries()) {
         if (library.descriptor == nullptr) {
             std::printf("refused     %s\n", library.why_not.c_str());
@@ -76,43 +104,51 @@ int plugin_new_verb(const PluginNewArgs& args) {
                    args.name));
     }
     std::error_code ec;
-    fs::path source;
-    for (const char* folder : {"/../share/tenon/templates", TENON_SOURCE_TEMPLATES}) {
-        const fs::path candidate =
-            folder[1] == '.' ? fs::path(executable_folder() + folder) : fs::path(folder);
-        if (fs::is_directory(candidate, ec)) {
-            source = fs::canonical(candidate, ec);
-            break;
+    const fs::path templates = fs::path(executable_folder()) / "../share/tenon/templates";
+    std::vector<std::string> kinds;
+    for (const auto& entry : fs::directory_iterator(templates, ec)) {
+        if (entry.is_directory()) {
+            kinds.push_back(entry.path().filename().string());
         }
     }
-    std::string kinds;
-    for (const auto& entry : fs::directory_iterator(source, ec)) {
-        kinds += (kinds.empty() ? "" : ", ") + entry.path().filename().string();
-    }
-    if (source.empty() || !fs::is_directory(source / args.kind, ec)) {
-        return fail(kExitUsage, format("no template for '{}'; there are: {}", args.kind,
-                                       kinds.empty() ? "none" : kinds));
+    std::sort(kinds.begin(), kinds.end());
+    if (std::find(kinds.begin(), kinds.end(), args.kind) == kinds.end()) {
+        std::string list;
+        for (const std::string& kind : kinds) {
+            list += (list.empty() ? "" : ", ") + kind;
+        }
+        return fail(kExitUsage, format("no template for '{}'; there are: {} (in {})", args.kind,
+                                       list.empty() ? "none; install the SDK" : list,
+                                       templates.lexically_normal()));
     }
     if (fs::exists(args.folder, ec)) {
         return fail(kExitUsage, format("{}: exists already", args.folder));
     }
-    const std::string old_name = "my_" + args.kind;
-    for (const auto& entry : fs::recursive_directory_iterator(source / args.kind, ec)) {
-        const std::string relative = replace_all(
-            fs::relative(entry.path(), source / args.kind, ec).string(), old_name, args.name);
-        const fs::path target = fs::path(args.folder) / relative;
+    // A template's own name is my_<kind>, in each spelling that code needs.
+    const std::string own = "my_" + args.kind;
+    const auto renamed = [&](std::string text) {
+        text = replace_all(std::move(text), own, args.name);
+        text = replace_all(std::move(text), camel_case(own), camel_case(args.name));
+        return replace_all(std::move(text), upper_case(own), upper_case(args.name));
+    };
+    const fs::path source = templates / args.kind;
+    for (const auto& entry : fs::recursive_directory_iterator(source, ec)) {
         if (entry.is_directory()) {
             continue;
         }
+        const fs::path target =
+            fs::path(args.folder) / renamed(fs::relative(entry.path(), source, ec).string());
         fs::create_directories(target.parent_path(), ec);
         std::ifstream in(entry.path(), std::ios::binary);
         std::ostringstream text;
         text << in.rdbuf();
         std::ofstream out(target, std::ios::binary);
-        out << replace_all(text.str(), old_name, args.name);
+        out << renamed(text.str());
         if (!in || !out.flush()) {
-            return fail(kExitData, format("{}: could not be written", target.string()));
+            return fail(kExitData, format("{}: could not be written: {}", target.string(),
+                                          std::strerror(errno)));
         }
+        fs::permissions(target, entry.status().permissions(), ec);
     }
     std::printf("%s: a %s plugin; see its README.md\n", args.folder.c_str(), args.kind.c_str());
     return kExitOk;

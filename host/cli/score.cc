@@ -14,19 +14,15 @@ namespace tenon::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Ids = std::vector<int32_t>;
 
-struct Prompt {
-    std::vector<int32_t> ids;
-    std::vector<float> logits;
-    std::vector<int32_t> drafts;
-};
-
-Result<std::vector<Prompt>> read_prompts(const std::string& path, int32_t vocab) {
+Result<std::vector<Ids>> read_prompts(const std::string& path, const ModelRequest& request,
+                                      int32_t vocab) {
     std::ifstream file(path);
     if (!file) {
         return error(Code::not_found, "{}: cannot be opened: {}", path, std::strerror(errno));
     }
-    std::vector<Prompt> prompts;
+    std::vector<Ids> prompts;
     std::string line;
     for (int64_t number = 1; std::getline(file, line); ++number) {
         if (line.empty()) {
@@ -38,35 +34,34 @@ Result<std::vector<Prompt>> read_prompts(const std::string& path, int32_t vocab)
             return error(Code::invalid_argument, "{}:{}: expected {\"ids\": [numbers]}", path,
                          number);
         }
-        Prompt p;
+        Ids ids;
         for (const Json& id : json["ids"]) {
             if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab) {
                 return error(Code::invalid_argument, "{}:{}: ids[{}] is not an id below {}", path,
-                             number, p.ids.size(), vocab);
+                             number, ids.size(), vocab);
             }
-            p.ids.push_back(id.get<int32_t>());
+            ids.push_back(id.get<int32_t>());
         }
-        prompts.push_back(std::move(p));
+        if (static_cast<int64_t>(ids.size()) > request.context_tokens) {
+            return error(Code::invalid_argument, "{}:{}: {} ids, the profile's context has {}",
+                         path, number, ids.size(), request.context_tokens);
+        }
+        prompts.push_back(std::move(ids));
     }
     return prompts;
 }
 
-/// Sum of negative log-likelihoods of ids[1..) under the rows before them, in double.
-double surprise(const Prompt& p, int32_t vocab) {
-    double sum = 0;
-    for (size_t i = 0; i + 1 < p.ids.size(); ++i) {
-        const float* row = p.logits.data() + i * static_cast<size_t>(vocab);
-        double top = row[0];
-        for (int32_t v = 1; v < vocab; ++v) {
-            top = std::max(top, static_cast<double>(row[v]));
-        }
-        double total = 0;
-        for (int32_t v = 0; v < vocab; ++v) {
-            total += std::exp(row[v] - top);
-        }
-        sum += top + std::log(total) - row[p.ids[i + 1]];
+/// Negative log-likelihood of one id under a row of logits, in double.
+double surprise(const float* row, int32_t vocab, int32_t id) {
+    double top = row[0];
+    for (int32_t v = 1; v < vocab; ++v) {
+        top = std::max(top, static_cast<double>(row[v]));
     }
-    return sum;
+    double total = 0;
+    for (int32_t v = 0; v < vocab; ++v) {
+        total += std::exp(row[v] - top);
+    }
+    return top + std::log(total) - row[id];
 }
 
 int32_t argmax(const float* row, int32_t vocab) {
@@ -77,59 +72,98 @@ int32_t argmax(const float* row, int32_t vocab) {
     return best;
 }
 
-Status run(Deployment& d, const ScoreArgs& args, Json* report) {
-    TENON_TRY(d.open(args.profile.profile, args.profile.set));
-    TENON_TRY(d.require_plugins());
-    TENON_TRY(d.create());
-    TENON_TRY(d.plan());
-    TENON_TRY(d.check_fit());
-    TENON_TRY(d.load());
-    const int32_t vocab = d.info().vocab;
-    TENON_ASSIGN(std::vector<Prompt> prompts, read_prompts(args.ids, vocab));
-    StepDriver driver(*d.model(), d.request());
-    double sum = 0;
-    int64_t scored = 0;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-        Prompt& p = prompts[i];
-        TENON_TRY_CTX(driver.open(), "prompt {}", i);
-        TENON_TRY_CTX(driver.prefill(p.ids, &p.logits), "prompt {}", i);
-        sum += surprise(p, vocab);
-        scored += static_cast<int64_t>(p.ids.size()) - 1;
-        if (args.drafts) {
-            // The drafter follows a window: the last token is run again as a decode row, as serving
-            // does.
-            const int32_t next =
-                argmax(p.logits.data() + (p.ids.size() - 1) * static_cast<size_t>(vocab), vocab);
-            TENON_TRY_CTX(driver.open(), "prompt {}", i);
-            const Span<const int32_t> head(p.ids.data(), p.ids.size() - 1);
-            TENON_TRY_CTX(driver.prefill(head, nullptr), "prompt {}", i);
-            int32_t drawn = -1;
-            TENON_TRY_CTX(driver.decode_and_draft(p.ids.back(), &drawn, &p.drafts), "prompt {}", i);
-            if (drawn != next) {
-                (*report)["notes"].push_back(format(
-                    "prompt {}: the decode row draws {}, the prompt row {}", i, drawn, next));
+/// Runs prompts one after the other and writes what comes as it comes.
+class Scorer {
+  public:
+    Scorer(Deployment& d, bool drafts)
+        : driver_(*d.model(), d.request()),
+          vocab_(d.info().vocab),
+          draft_rows_(drafts ? d.info().draft_rows : 0) {}
+
+    Status open(const std::string& path, const std::vector<Ids>& prompts) {
+        std::vector<TensorOut> tensors;
+        for (size_t i = 0; i < prompts.size(); ++i) {
+            const auto n = static_cast<int64_t>(prompts[i].size());
+            tensors.push_back({format("logits.{}", i), DType::f32, {n, vocab_}, nullptr});
+            if (draft_rows_ > 0) {
+                tensors.push_back({format("drafts.{}", i), DType::i32, {draft_rows_}, nullptr});
             }
         }
+        return writer_.open(path, tensors);
     }
-    std::vector<TensorOut> tensors;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-        const Prompt& p = prompts[i];
-        tensors.push_back({format("logits.{}", i),
-                           DType::f32,
-                           {static_cast<int64_t>(p.ids.size()), vocab},
-                           p.logits.data()});
-        if (args.drafts) {
-            tensors.push_back({format("drafts.{}", i),
-                               DType::i32,
-                               {static_cast<int64_t>(p.drafts.size())},
-                               p.drafts.data()});
+
+    Status prompt(const Ids& ids, Json* notes) {
+        TENON_TRY(driver_.open());
+        size_t at = 0;
+        int32_t next = 0;
+        const auto take = [&](const TensorView& rows) -> Status {
+            for (int64_t r = 0; r < rows.shape[0]; ++r, ++at) {
+                const float* row = rows.row<float>(r);
+                TENON_TRY(writer_.append(row, static_cast<uint64_t>(vocab_) * sizeof(float)));
+                if (at + 1 < ids.size()) {
+                    sum_ += surprise(row, vocab_, ids[at + 1]);
+                    ++scored_;
+                } else {
+                    next = argmax(row, vocab_);
+                }
+            }
+            return {};
+        };
+        TENON_TRY(driver_.prefill(ids, take));
+        return draft_rows_ > 0 ? drafts(ids, next, notes) : Status();
+    }
+
+    Status close(Json* report) {
+        TENON_TRY(writer_.close());
+        const double mean = scored_ > 0 ? sum_ / static_cast<double>(scored_) : 0.0;
+        (*report)["tokens"] = scored_;
+        (*report)["nll"] = mean;
+        (*report)["perplexity"] = std::exp(mean);
+        return {};
+    }
+
+  private:
+    /// The drafter follows a window: the last token is run again as a decode row, as serving does.
+    Status drafts(const Ids& ids, int32_t next, Json* notes) {
+        TENON_TRY(driver_.open());
+        TENON_TRY(driver_.prefill(Span<const int32_t>(ids.data(), ids.size() - 1), nullptr));
+        int32_t drawn = -1;
+        std::vector<int32_t> found;
+        TENON_TRY(driver_.decode_and_draft(ids.back(), &drawn, &found));
+        if (drawn != next) {
+            notes->push_back(format("after {} ids the decode row draws {}, the prompt row {}",
+                                    ids.size(), drawn, next));
         }
+        found.resize(static_cast<size_t>(draft_rows_), -1);  // -1: no draft there
+        return writer_.append(found.data(), found.size() * sizeof(int32_t));
     }
-    TENON_TRY(write_safetensors(args.logits, tensors));
+
+    StepDriver driver_;
+    SafetensorsWriter writer_;
+    int32_t vocab_;
+    int64_t draft_rows_;
+    double sum_ = 0;
+    int64_t scored_ = 0;
+};
+
+Status run(Deployment& d, const ScoreArgs& args, Json* report) {
+    TENON_ASSIGN(const std::vector<Ids> prompts,
+                 read_prompts(args.ids, d.request(), d.info().vocab));
+    if (args.drafts && d.info().draft_rows == 0) {
+        return error(Code::invalid_argument,
+                     "--drafts: the model has no drafter, or engine.drafts = false");
+    }
+    Scorer scorer(d, args.drafts);
+    TENON_TRY(scorer.open(args.logits, prompts));
     (*report)["prompts"] = prompts.size();
-    (*report)["tokens"] = scored;
-    (*report)["nll"] = scored > 0 ? sum / static_cast<double>(scored) : 0.0;
-    (*report)["perplexity"] = scored > 0 ? std::exp(sum / static_cast<double>(scored)) : 1.0;
+    Json notes = Json::array();
+    for (size_t i = 0; i < prompts.size(); ++i) {
+        TENON_TRY_CTX(scorer.prompt(prompts[i], &notes), "{}: prompt {}", args.ids, i);
+    }
+    TENON_TRY(scorer.close(report));
+    if (!notes.empty()) {
+        (*report)["notes"] = notes;
+    }
     return {};
 }
 
@@ -138,13 +172,23 @@ Status run(Deployment& d, const ScoreArgs& args, Json* report) {
 int score_verb(const ScoreArgs& args) {
     HostServices host;
     Deployment d(host);
-    Json report = Json::object();
-    const Status status = guard([&] { return run(d, args, &report); });
+    d.quiet();
+    const auto load = [&]() -> Status {
+        TENON_TRY(d.open(args.profile.profile, args.profile.set));
+        TENON_TRY(d.require_plugins());
+        TENON_TRY(d.create());
+        TENON_TRY(d.plan());
+        TENON_TRY(d.check_fit());
+        return d.load();
+    };
+    Status status = load();
     if (!status.ok()) {
-        const bool input =
-            status.code() == Code::invalid_argument || status.code() == Code::not_found;
-        return fail(d.model() != nullptr && input ? static_cast<int>(kExitUsage) : d.exit_code(),
-                    status.message().str());
+        return fail(d.exit_code(), status.message().str());
+    }
+    Json report = Json::object();
+    status = guard([&] { return run(d, args, &report); });
+    if (!status.ok()) {
+        return fail(exit_code_of(status.code(), kExitUsage), status.message().str());
     }
     std::cout << report.dump() << '\n';
     return kExitOk;

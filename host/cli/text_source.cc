@@ -4,11 +4,11 @@
 #include "host/cli/text_source.h"
 
 #include "host/checkpoint/checkpoint.h"
+#include "host/log/log.h"
 
 namespace tenon::cli {
 
 TextSource::~TextSource() {
-    codec_.reset();
     checkpoint_.reset();
     if (family_object_ != nullptr) {
         family_object_->release();
@@ -17,8 +17,13 @@ TextSource::~TextSource() {
 
 Status TextSource::open_folder(const std::string& folder) {
     TENON_TRY(registry_.load({}));
+    TENON_TRY(log_configure({LogLevel::warn, LogFormat::automatic, ""}));
     exit_code_ = kExitData;
     TENON_TRY(open_checkpoint({folder, {}, false}, checkpoint_.out()));
+    if (registry_.all(PluginKind::model).empty()) {
+        exit_code_ = kExitPlugin;
+        return error(Code::unavailable, "no model plugin is installed (tenon plugins lists all)");
+    }
     std::string reasons;
     for (const FoundComponent& f : registry_.all(PluginKind::model)) {
         OptionBag bag;
@@ -29,7 +34,7 @@ Status TextSource::open_folder(const std::string& folder) {
         TENON_TRY(f.component->create(host_, bag.view("[model]"), &object));
         auto* family = facet_of<ModelFamily>(object);
         Status status = family == nullptr ? error(Code::unavailable, "no model family")
-                                          : family->open_text(*checkpoint_, codec_.out());
+                                          : family->open_text(*checkpoint_, &codec_);
         if (status.ok()) {
             options_ = std::move(bag);
             family_object_ = object;
@@ -39,8 +44,7 @@ Status TextSource::open_folder(const std::string& folder) {
         reasons +=
             format("{}{}: {}", reasons.empty() ? "" : "; ", f.component->name, status.message());
     }
-    return error(Code::invalid_argument, "{}: {}", folder,
-                 reasons.empty() ? "no model plugin is installed" : reasons);
+    return error(Code::invalid_argument, "{}: {}", folder, reasons);
 }
 
 Status TextSource::open(const TextArgs& args) {
@@ -48,6 +52,8 @@ Status TextSource::open(const TextArgs& args) {
         return open_folder(args.checkpoint);
     }
     deployment_ = std::make_unique<Deployment>(host_);
+    deployment_->quiet();
+    bool plugin_made = false;
     const auto steps = [&]() -> Status {
         TENON_TRY(deployment_->open(args.profile, {}));
         const ProfileSection* model = deployment_->profile().find("model");
@@ -60,11 +66,12 @@ Status TextSource::open(const TextArgs& args) {
         if (family == nullptr) {
             return error(Code::unavailable, "plugin '{}' is no model family", model->plugin);
         }
+        plugin_made = true;
         TENON_TRY(open_checkpoint({model->bag.text("checkpoint"), {}, false}, checkpoint_.out()));
-        return family->open_text(*checkpoint_, codec_.out());
+        return family->open_text(*checkpoint_, &codec_);
     };
     Status status = steps();
-    exit_code_ = deployment_->exit_code();
+    exit_code_ = plugin_made ? exit_code_of(status.code(), kExitData) : deployment_->exit_code();
     return status;
 }
 

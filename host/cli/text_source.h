@@ -28,7 +28,7 @@ class TextSource {
     OptionBag options_;
     Object* family_object_ = nullptr;
     Ref<Checkpoint> checkpoint_;
-    Ref<TextCodec> codec_;
+    TextCodec* codec_ = nullptr;  // lives as long as the family
     int exit_code_ = kExitUsage;
 };
 

@@ -62,9 +62,9 @@ int run_lines(const TextArgs& args, const Answer& answer) {
             out = {{"error",
                     {{"status", http_status(status.code())}, {"message", status.message().str()}}}};
         }
-        std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+        // Flushed by line: scripts hold a conversation over pipes.
+        std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
     }
-    std::cout.flush();
     return std::cout ? kExitOk : fail(kExitData, "standard output could not be written");
 }
 
@@ -85,6 +85,75 @@ Status ids_of(const Json& in, std::vector<int32_t>* out) {
             return error(Code::invalid_argument, "ids[{}] is not a token id", out->size());
         }
         out->push_back(id.get<int32_t>());
+    }
+    return {};
+}
+
+/// The value of an optional key, which must have the type of `fallback` if it is there.
+Status flag_of(const Json& in, const char* key, bool fallback, bool* out) {
+    *out = fallback;
+    if (!in.contains(key) || in[key].is_null()) {
+        return {};
+    }
+    if (!in[key].is_boolean()) {
+        return error(Code::invalid_argument, "{} must be true or false", key);
+    }
+    *out = in[key].get<bool>();
+    return {};
+}
+
+Status word_of(const Json& in, const char* key, const char* fallback, std::string* out) {
+    *out = fallback;
+    if (!in.contains(key) || in[key].is_null()) {
+        return {};
+    }
+    if (!in[key].is_string()) {
+        return error(Code::invalid_argument, "{} must be a string", key);
+    }
+    *out = in[key].get<std::string>();
+    return {};
+}
+
+/// `stop`: a string or a list of strings.
+Status stops_of(const Json& in, std::vector<std::string>* out) {
+    if (!in.contains("stop") || in["stop"].is_null()) {
+        return {};
+    }
+    const Json& stop = in["stop"];
+    for (const Json& item : stop.is_array() ? stop : Json::array({stop})) {
+        if (!item.is_string()) {
+            return error(Code::invalid_argument, "stop must be a string or a list of strings");
+        }
+        out->push_back(item.get<std::string>());
+    }
+    return {};
+}
+
+/// What `"tools": true` offers, as in the reply goldens (tests/fixtures/golden/text/README.md).
+constexpr const char* kExampleTools =
+    R"([{"type":"function","function":{"name":"get_weather","parameters":{"type":"object",)"
+    R"("properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}}},)"
+    R"({"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{}}}},)"
+    R"({"type":"function","function":{"name":"f","parameters":{"type":"object"}}},)"
+    R"({"type":"function","function":{"name":"edit","parameters":{"type":"object","properties":)"
+    R"({"path":{"type":"string"},"old":{"type":"string"},"new":{"type":"string"}},)"
+    R"("required":["path"]}}}])";
+
+/// How a reply opens its calls; with start "calls" the prompt has written this already.
+constexpr const char* kCallsOpening = "<｜DSML｜ calls>\n";
+
+/// `tools`: the offered tools, true for the example tools, false or absent for none.
+Status tools_of(const Json& in, std::string* out) {
+    if (!in.contains("tools") || in["tools"].is_null()) {
+        return {};
+    }
+    const Json& tools = in["tools"];
+    if (tools.is_boolean()) {
+        *out = tools.get<bool>() ? kExampleTools : "";
+    } else if (tools.is_array()) {
+        *out = tools.empty() ? "" : tools.dump(-1, ' ', false, Json::error_handler_t::replace);
+    } else {
+        return error(Code::invalid_argument, "tools must be a list of tools, or true or false");
     }
     return {};
 }
@@ -130,49 +199,41 @@ class Message final : public ReplyEvents {
     Json calls = Json::array();
 };
 
-Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
-    ReplyParserConfig config;
-    const std::string start = in.value("start", "content");
-    bool known = false;
+Result<ReplyStart> start_of(const std::string& start) {
     for (int i = 0; i < 5; ++i) {
         if (start == start_name(static_cast<ReplyStart>(i))) {
-            config.start = static_cast<ReplyStart>(i);
-            known = true;
+            return static_cast<ReplyStart>(i);
         }
     }
-    if (!known) {
-        return error(Code::invalid_argument,
-                     "start = '{}': expected reasoning, content, reasoning_continued, "
-                     "content_continued or calls",
-                     start);
-    }
+    return error(Code::invalid_argument,
+                 "start = '{}': expected reasoning, content, reasoning_continued, "
+                 "content_continued or calls",
+                 start);
+}
+
+Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
+    ReplyParserConfig config;
+    std::string start;
+    TENON_TRY(word_of(in, "start", "content", &start));
+    const bool in_calls = start == "calls";
+    TENON_ASSIGN(config.start, start_of(in_calls ? "content" : start));
     std::string tools;
-    if (in.contains("tools")) {
-        const Json& t = in["tools"];
-        if (t.is_array() && !t.empty()) {
-            tools = t.dump();
-        } else if (t.is_boolean()) {
-            // Offered, but unknown: names and schemas matter to one repair only.
-            tools = t.get<bool>() ? "[]" : "";
-        }
-    }
+    TENON_TRY(tools_of(in, &tools));
+    tools = in_calls && tools.empty() ? "[]" : tools;
     config.tools_json = tools;
-    config.parallel_tool_calls = in.value("parallel_tool_calls", true);
+    TENON_TRY(flag_of(in, "parallel_tool_calls", true, &config.parallel_tool_calls));
     config.call_id_seed = 1;
     std::vector<std::string> stops;
-    if (in.contains("stop") && !in["stop"].is_null()) {
-        const Json& s = in["stop"];
-        for (const Json& item : s.is_array() ? s : Json::array({s})) {
-            stops.push_back(item.get<std::string>());
-        }
-    }
+    TENON_TRY(stops_of(in, &stops));
     const std::vector<StrView> views(stops.begin(), stops.end());
     config.stops = views;
+    std::string finish;
+    TENON_TRY(word_of(in, "backend_finish", "stop", &finish));
+    bool ended = finish == "stop";
     Ref<ReplyParser> parser;
     TENON_TRY(codec.make_parser(config, parser.out()));
     Message message;
     const int32_t eos = codec.info().eos;
-    bool ended = in.value("backend_finish", "stop") == "stop";
     if (in.contains("text") && in["text"].is_string()) {
         std::string text = in["text"].get<std::string>();
         const std::string end = eos >= 0 ? codec.token_bytes(eos).str() : "";
@@ -180,10 +241,15 @@ Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
             text.compare(text.size() - end.size(), end.size(), end) == 0) {
             text.resize(text.size() - end.size());
         }
-        TENON_TRY(parser->feed_text(text, message));
+        TENON_TRY(parser->feed_text((in_calls ? kCallsOpening : "") + text, message));
     } else {
         std::vector<int32_t> ids;
         TENON_TRY(ids_of(in, &ids));
+        if (in_calls) {
+            Ref<TokenList> opening;
+            TENON_TRY(codec.encode(kCallsOpening, kParseSpecials, opening.out()));
+            ids.insert(ids.begin(), opening->ids().begin(), opening->ids().end());
+        }
         if (!ids.empty() && ids.back() == eos) {
             ids.pop_back();
             ended = true;

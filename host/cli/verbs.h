@@ -11,6 +11,7 @@ namespace tenon::cli {
 struct ProfileArgs {
     std::string profile;
     std::vector<std::string> set;  ///< section.key=value
+    int rank = 0;                  ///< serve
     bool strict = false;           ///< check: missing plugins and data are errors
     bool json = false;             ///< bench: print the report as JSON alone
 };
@@ -30,8 +31,8 @@ int plugin_new_verb(const PluginNewArgs& args);
 
 struct ChatArgs {
     ProfileArgs profile;
-    std::string once;  ///< answer this and exit
-    std::string url;   ///< talk to a running server instead of a profile
+    std::string once;  ///< answer this and exit, if `is_once`
+    bool is_once = false;
     bool thinking = false, no_thinking = false;
 };
 int chat_verb(const ChatArgs& args);

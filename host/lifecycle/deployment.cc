@@ -9,12 +9,15 @@
 #include <cstdlib>
 
 #include "host/checkpoint/checkpoint.h"
+#include "host/lifecycle/auto_choice.h"
 #include "host/log/log.h"
 #include "host/profile/units.h"
 #include "host/version.h"
 
 namespace tenon {
 namespace {
+
+constexpr int64_t kUsualPoolTokens = 1 << 20;  // more only if one context needs it
 
 /// World 1 needs no network: each rank's blob is the only one.
 class SingleRendezvous final : public Implements<SingleRendezvous, Rendezvous> {
@@ -28,6 +31,20 @@ class SingleRendezvous final : public Implements<SingleRendezvous, Rendezvous> {
     }
     void release() noexcept override {}
 };
+
+/// What a model is given without an overlay on the media hook: nothing is kept.
+class NoMediaCache final : public Implements<NoMediaCache, MediaCache> {
+  public:
+    bool get(const uint8_t*, Span<uint8_t>) noexcept override { return false; }
+    void put(const uint8_t*, Span<const uint8_t>) noexcept override {}
+    bool keeps_states() noexcept override { return false; }
+    void release() noexcept override {}
+};
+
+MediaCache* no_media_cache() {
+    static NoMediaCache cache;
+    return &cache;
+}
 
 }  // namespace
 
@@ -50,23 +67,35 @@ Status Deployment::open(const std::string& path, const std::vector<std::string>&
     exit_code_ = kExitUsage;
     TENON_ASSIGN(ProfileSource source, read_profile(path, overrides));
     std::vector<std::string> folders;
-    if (const Value* plugins = source.root.find("plugins")) {
-        if (const Value* list = plugins->find("path")) {
-            OptionBag bag;
-            const OptionSpec* spec = find_section("plugins")->keys.data;
-            TENON_TRY(bag.add(*spec, list, "[plugins]", source.folder_of(*list)));
-            folders = bag.list("path");
-        }
+    const Value* plugins = source.root.find("plugins");
+    if (const Value* list = plugins == nullptr ? nullptr : plugins->find("path")) {
+        OptionBag bag;
+        const OptionSpec* spec = find_section("plugins")->keys.data;
+        TENON_TRY(bag.add(*spec, list, "[plugins]", source.folder_of(*list)));
+        folders = bag.list("path");
     }
     TENON_TRY(registry_.load(folders));
-    TENON_ASSIGN(profile_, resolve_profile(source, registry_));
+    AutoChoice choice(host_, registry_);
+    TENON_ASSIGN(profile_, resolve_profile(source, registry_,
+                                           [&](const SectionSpec& spec, const Value& section,
+                                               const std::string& folder) {
+                                               return choice.choose(spec, section, folder);
+                                           }));
+    TENON_TRY(configure_log());
+    for (const std::string& line : choice.lines()) {
+        log_line(LogLevel::info, "plugins", line);
+    }
+    return {};
+}
+
+Status Deployment::configure_log() {
     LogSettings log;
     const OptionBag& bag = profile_.bag("log");
     const std::string level = bag.text("level");
-    log.level = level == "debug"   ? LogLevel::debug
-                : level == "warn"  ? LogLevel::warn
-                : level == "error" ? LogLevel::error
-                                   : LogLevel::info;
+    log.level = level == "debug"            ? LogLevel::debug
+                : level == "error"          ? LogLevel::error
+                : level == "warn" || quiet_ ? LogLevel::warn
+                                            : LogLevel::info;
     log.format = bag.text("format") == "json"   ? LogFormat::json
                  : bag.text("format") == "text" ? LogFormat::text
                                                 : LogFormat::automatic;
@@ -90,13 +119,22 @@ Status Deployment::create_component(const ProfileSection& section, Object** out)
     const Component& c = *section.component.component;
     const std::string title = section.bag.section();
     const Options options = section.bag.view(title);
+    const auto failed = [&](const Status& status) {
+        exit_code_ = exit_code_of(status.code(), kExitUsage);
+        return status.with_context(format("{}: {}", profile_.shown, title));
+    };
     ProbeResult probe;
-    TENON_TRY_CTX(c.probe(ProbeEnv{sizeof(ProbeEnv), &host_, &options}, &probe), "{}: probe",
-                  title);
-    if (probe.score <= 0) {
-        return error(Code::unavailable, "{}: not usable here: {}", title, StrView(probe.reason));
+    Status status = c.probe(ProbeEnv{sizeof(ProbeEnv), &host_, &options}, &probe);
+    if (status.ok() && probe.score <= 0) {
+        status = error(Code::unavailable, "not usable here: {}", StrView(probe.reason));
     }
-    TENON_TRY_CTX(c.create(host_, options, out), "{}", title);
+    if (!status.ok()) {
+        return failed(status);
+    }
+    status = c.create(host_, options, out);
+    if (!status.ok()) {
+        return failed(status);
+    }
     created_.push_back(*out);
     chosen_.push_back(format("{} = {} {} ({})", kind_name(c.kind), c.name,
                              section.component.library->descriptor->version,
@@ -110,18 +148,50 @@ Status Deployment::create_as(const ProfileSection& section, T** out) {
     TENON_TRY(create_component(section, &object));
     *out = facet_of<T>(object);
     if (*out == nullptr) {
-        return error(Code::unavailable, "{}: does not offer the facet {}", section.bag.section(),
-                     T::kFacet);
+        exit_code_ = kExitPlugin;
+        return error(Code::unavailable, "{}: {}: does not offer the facet {}", profile_.shown,
+                     section.bag.section(), T::kFacet);
     }
+    if (auto* ops = facet_of<OpTable>(object)) {
+        op_tables_.push_back(ops);
+    }
+    return {};
+}
+
+Status Deployment::create_overlay(const ProfileSection& section) {
+    Object* object = nullptr;
+    TENON_TRY(create_component(section, &object));
+    auto* weights = facet_of<WeightOverlay>(object);
+    auto* schedule = facet_of<ScheduleOverlay>(object);
+    auto* media = facet_of<MediaCache>(object);
+    if (weights == nullptr && schedule == nullptr && media == nullptr) {
+        exit_code_ = kExitPlugin;
+        return error(Code::unavailable, "{}: {}: offers none of the overlay hooks", profile_.shown,
+                     section.bag.section());
+    }
+    if (weights != nullptr) {
+        weight_overlays_.push_back(weights);
+    }
+    if (schedule != nullptr) {
+        schedule_overlays_.push_back(schedule);
+    }
+    if (media != nullptr && media_ != nullptr) {
+        exit_code_ = kExitUsage;
+        return error(Code::invalid_argument,
+                     "{}: {}: a second overlay on the media hook, which takes one", profile_.shown,
+                     section.bag.section());
+    }
+    media_ = media != nullptr ? media : media_;
     return {};
 }
 
 Status Deployment::create() {
     exit_code_ = kExitPlugin;
+    return create_all();
+}
+
+Status Deployment::create_all() {
     TENON_TRY(create_as(*profile_.find("compute"), &device_));
-    if (auto* ops = facet_of<OpTable>(device_)) {
-        op_tables_.push_back(ops);
-    }
     TENON_TRY(create_as(*profile_.find("transport"), &transport_));
     if (!profile_.find("engram")->plugin.empty()) {
         TENON_TRY(create_as(*profile_.find("engram"), &store_));
@@ -130,33 +200,13 @@ Status Deployment::create() {
         QuantFormat* quant_format = nullptr;
         TENON_TRY(create_as(*s, &quant_format));
         formats_.push_back(quant_format);
-        if (auto* ops = facet_of<OpTable>(quant_format)) {
-            op_tables_.push_back(ops);
-        }
     }
     for (const ProfileSection* s : profile_.all("overlay")) {
-        Object* object = nullptr;
-        TENON_TRY(create_component(*s, &object));
-        auto* weights = facet_of<WeightOverlay>(object);
-        auto* schedule = facet_of<ScheduleOverlay>(object);
-        auto* media = facet_of<MediaCache>(object);
-        if (weights == nullptr && schedule == nullptr && media == nullptr) {
-            return error(Code::unavailable, "{}: offers none of the overlay hooks",
-                         s->bag.section());
-        }
-        if (weights != nullptr) {
-            weight_overlays_.push_back(weights);
-        }
-        if (schedule != nullptr) {
-            schedule_overlays_.push_back(schedule);
-        }
-        if (media != nullptr) {
-            if (media_ != nullptr) {
-                return error(Code::invalid_argument, "{}: a second overlay on the media hook",
-                             s->bag.section());
-            }
-            media_ = media;
-        }
+        TENON_TRY(create_overlay(*s));
+    }
+    if (!profile_.find("constraint")->plugin.empty()) {
+        TENON_TRY(create_as(*profile_.find("constraint"), &constraint_));
+        host_.publish(ConstraintCompiler::kFacet, constraint_);
     }
     return create_as(*profile_.find("model"), &family_);
 }
@@ -168,11 +218,6 @@ Status Deployment::make_request() {
     ModelRequest r;
     r.device = device_;
     r.world = static_cast<int32_t>(profile_.bag("cluster").integer("world"));
-    if (r.world > 1) {
-        exit_code_ = kExitPlugin;
-        return error(Code::unsupported, "{}: cluster.world = {}: this build serves one rank",
-                     profile_.shown, r.world);
-    }
     r.slots = static_cast<int32_t>(model.integer("slots"));
     r.context_tokens = model.integer("context_tokens");
     r.context_tokens = r.context_tokens == 0 ? info_.context_limit : r.context_tokens;
@@ -195,10 +240,6 @@ Status Deployment::make_request() {
     r.in_flight = 1;
     r.drafts = engine.flag("drafts");
     r.replay_exact = engine.text("replay") == "exact";
-    const int64_t asked = engine.integer("pool_tokens");
-    r.pool_tokens = asked != 0 ? asked
-                               : std::min<int64_t>(r.slots * r.context_tokens,
-                                                   std::max<int64_t>(r.context_tokens, 1 << 20));
     r.engram_self_test = engram.flag("self_test");
     engram_dir_ = engram.text("dir");
     engram_layout_ = engram.text("layout");
@@ -208,39 +249,53 @@ Status Deployment::make_request() {
     fusions_views_.assign(fusions_off_.begin(), fusions_off_.end());
     r.fusions_off = fusions_views_;
     request_ = r;
+    request_ = request_with(r.context_tokens, r.slots);
     return {};
 }
 
-Status Deployment::plan_for(int64_t context_tokens, MemoryReport* out) {
+ModelRequest Deployment::request_with(int64_t context_tokens, int32_t slots) const {
+    const int64_t asked = profile_.bag("engine").integer("pool_tokens");
     ModelRequest r = request_;
-    if (context_tokens != r.context_tokens) {
-        const int64_t asked = profile_.bag("engine").integer("pool_tokens");
-        r.context_tokens = context_tokens;
-        r.pool_tokens = asked != 0 ? std::max(asked, context_tokens)
-                                   : std::min<int64_t>(r.slots * context_tokens,
-                                                       std::max<int64_t>(context_tokens, 1 << 20));
-    }
+    r.context_tokens = context_tokens;
+    r.slots = slots;
+    const int64_t usual =
+        std::min(slots * context_tokens, std::max(context_tokens, kUsualPoolTokens));
+    r.pool_tokens = asked != 0 ? std::max(asked, context_tokens) : usual;
+    return r;
+}
+
+Status Deployment::plan_for(const ModelRequest& r, MemoryReport* out) {
     MemoryPlan plan;
     TENON_TRY(family_->plan(*checkpoint_, *weights_, formats_, r, &plan));
     out->entries.clear();
+    const auto add = [&](const MemoryEntry& e) {
+        out->entries.push_back({e.tag.str(), e.note.str(), e.place, e.bytes, e.count});
+    };
     for (const MemoryEntry& e : plan.entries) {
-        out->entries.push_back({e.tag.str(), e.note.str(), e.place, e.bytes, e.count});
+        add(e);
     }
-    EngineSettings settings = engine_settings();
-    settings.context_tokens = r.context_tokens;
-    settings.pool_pages = pool_pages(r, info_);
-    for (const MemoryEntry& e : engine_memory(settings, info_)) {
-        out->entries.push_back({e.tag.str(), e.note.str(), e.place, e.bytes, e.count});
+    for (const MemoryEntry& e : engine_memory(engine_settings(r), info_)) {
+        add(e);
     }
     out->entries.push_back({"program", "code and libraries, measured before load", PlanPlace::host,
                             program_bytes_, 1});
+    out->token_bytes = plan.token_bytes;
     out->reserve = profile_.bag("memory").integer("reserve");
+    // What the program takes already is part of the sum, so it counts as available.
     out->available = memory_available() + program_bytes_;
     return {};
 }
 
 Status Deployment::plan() {
     exit_code_ = kExitData;
+    Status status = make_plan();
+    if (!status.ok() && exit_code_ == kExitData) {
+        exit_code_ = exit_code_of(status.code(), kExitData);
+    }
+    return status;
+}
+
+Status Deployment::make_plan() {
     const OptionBag& model = profile_.bag("model");
     CheckpointOptions options;
     options.dir = model.text("checkpoint");
@@ -268,7 +323,21 @@ Status Deployment::plan() {
     }
     TENON_TRY(make_request());
     program_bytes_ = memory_resident();
-    return plan_for(request_.context_tokens, &memory_);
+    return plan_for(request_, &memory_);
+}
+
+Result<int64_t> Deployment::largest(int64_t most,
+                                    const std::function<ModelRequest(int64_t)>& request) {
+    // The plan allocates nothing, so trying is cheap.
+    int64_t low = 0;
+    int64_t high = most;
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        MemoryReport report;
+        TENON_TRY(plan_for(request(middle), &report));
+        (report.fits() ? low : high) = report.fits() ? middle : middle - 1;
+    }
+    return low;
 }
 
 Status Deployment::check_fit() {
@@ -276,41 +345,41 @@ Status Deployment::check_fit() {
     if (memory_.fits()) {
         return {};
     }
-    // Largest context in whole pages that fits; the plan allocates nothing, so trying is cheap.
-    int64_t low = 0;
-    int64_t high = request_.context_tokens / info_.page_tokens;
-    while (low < high) {
-        const int64_t middle = (low + high + 1) / 2;
-        MemoryReport report;
-        TENON_TRY(plan_for(middle * info_.page_tokens, &report));
-        if (report.fits()) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
+    const int64_t page = info_.page_tokens;
+    TENON_ASSIGN(const int64_t pages, largest(request_.context_tokens / page, [&](int64_t n) {
+                     return request_with(n * page, request_.slots);
+                 }));
+    TENON_ASSIGN(const int64_t slots, largest(request_.slots - 1, [&](int64_t n) {
+                     return request_with(request_.context_tokens, static_cast<int32_t>(n));
+                 }));
+    std::string hint;
+    if (pages > 0) {
+        hint = format("the largest context that fits {} slots is model.context_tokens = {}",
+                      request_.slots, pages * page);
     }
-    const std::string hint =
-        low > 0
-            ? format("the largest context that fits {} slots: model.context_tokens = {}",
-                     request_.slots, low * info_.page_tokens)
-            : std::string("no context fits; use fewer slots, a smaller pool, or a smaller model");
-    return error(Code::does_not_fit,
-                 "the plan needs {} and a reserve of {}, {} are available; {}\n{}",
-                 size_text(memory_.total()), size_text(memory_.reserve),
-                 size_text(memory_.available), hint, memory_.table());
+    if (slots > 0) {
+        hint += format("{}with {} tokens fit model.slots = {}", hint.empty() ? "" : "; ",
+                       request_.context_tokens, slots);
+    }
+    return error(
+        Code::does_not_fit, "{}: the plan needs {} and a reserve of {}, available are {}; {}\n{}",
+        profile_.shown, size_text(memory_.total()), size_text(memory_.reserve),
+        size_text(memory_.available),
+        hint.empty() ? "no context fits: a smaller model, fewer rows a step, or more memory" : hint,
+        memory_.table());
 }
 
 Status Deployment::load() {
     exit_code_ = kExitFit;
     const int64_t guard_bytes = profile_.bag("memory").integer("min_available");
-    if (guard_bytes > memory_available()) {
-        return error(Code::does_not_fit, "memory.min_available = {}, but only {} are available",
-                     size_text(guard_bytes), size_text(memory_available()));
+    const int64_t available = memory_available();
+    if (guard_bytes > available) {
+        return error(Code::does_not_fit, "{}: memory.min_available = {}, but {} are available",
+                     profile_.shown, size_text(guard_bytes), size_text(available));
     }
     exit_code_ = kExitPeer;
     SingleRendezvous rendezvous;
-    TENON_TRY(transport_->connect(rendezvous, *device_, communicator_.out()));
-    exit_code_ = kExitData;
+    TENON_TRY_CTX(transport_->connect(rendezvous, *device_, communicator_.out()), "transport");
     ModelServices services;
     services.host = &host_;
     services.device = device_;
@@ -321,33 +390,31 @@ Status Deployment::load() {
     services.checkpoint = checkpoint_.get();
     services.weights = weights_;
     services.tables = tables();
-    services.media = media_;
-    const Status status = family_->load(services, request_, model_.out());
-    if (!status.ok()) {
-        exit_code_ = status.code() == Code::unavailable ? kExitPlugin
-                     : status.code() == Code::internal  ? kExitInternal
-                                                        : kExitData;
-        return status.copy();
+    services.media = media_ != nullptr ? media_ : no_media_cache();
+    Status status = family_->load(services, request_, model_.out());
+    for (size_t i = 0; status.ok() && i < weight_overlays_.size(); ++i) {
+        status = weight_overlays_[i]->finish();
     }
-    for (WeightOverlay* overlay : weight_overlays_) {
-        TENON_TRY(overlay->finish());
+    if (!status.ok()) {
+        exit_code_ = exit_code_of(status.code(), kExitData);
+        return status;
     }
     info_ = model_->info();
     return {};
 }
 
-EngineSettings Deployment::engine_settings() const {
+EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     const OptionBag& engine = profile_.bag("engine");
     const OptionBag& sampling = profile_.bag("sampling");
     const OptionBag& model = profile_.bag("model");
     EngineSettings s;
-    s.slots = request_.slots;
-    s.context_tokens = request_.context_tokens;
-    s.pool_pages = pool_pages(request_, info_);
-    s.step_rows = request_.step_rows;
-    s.window_rows = request_.window_rows;
-    s.chunk_rows = request_.chunk_rows;
-    s.world = request_.world;
+    s.slots = request.slots;
+    s.context_tokens = request.context_tokens;
+    s.pool_pages = pool_pages(request, info_);
+    s.step_rows = request.step_rows;
+    s.window_rows = request.window_rows;
+    s.chunk_rows = request.chunk_rows;
+    s.world = request.world;
     s.draft_depth = 0;
     s.max_queued = static_cast<int32_t>(engine.integer("max_queued"));
     s.clamp_max_tokens = engine.flag("clamp_max_tokens");

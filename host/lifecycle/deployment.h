@@ -3,28 +3,18 @@
 // Each verb goes as far as it needs; whatever exists is released in reverse order.
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "host/engine/engine_settings.h"
+#include "host/lifecycle/exit_code.h"
 #include "host/profile/profile.h"
 #include "host/services/host_services.h"
+#include "tenon/constraint.h"
 
 namespace tenon {
-
-/// Exit codes of architecture.md 13.
-enum ExitCode : int {
-    kExitOk = 0,
-    kExitChecks = 1,
-    kExitUsage = 2,
-    kExitPlugin = 3,
-    kExitFit = 4,
-    kExitData = 5,
-    kExitPeer = 6,
-    kExitInternal = 70,
-};
 
 /// One line of the memory table; strings are owned.
 struct PlannedMemory {
@@ -37,7 +27,8 @@ struct PlannedMemory {
 struct MemoryReport {
     std::vector<PlannedMemory> entries;
     int64_t reserve = 0;
-    int64_t available = 0;  ///< MemAvailable when the plan was made
+    int64_t available = 0;    ///< MemAvailable when the plan was made
+    int64_t token_bytes = 0;  ///< weights that one decode row reads; 0 = the model does not say
     int64_t total() const;
     bool fits() const { return total() + reserve <= available; }
     /// The table as text, largest first.
@@ -52,6 +43,8 @@ class Deployment {
     Deployment(const Deployment&) = delete;
     Deployment& operator=(const Deployment&) = delete;
 
+    /// The log shows warnings and errors only (verbs whose output is their answer).
+    void quiet() { quiet_ = true; }
     /// Reads and validates the profile, loads plugins, sets the log up.
     Status open(const std::string& profile, const std::vector<std::string>& overrides);
     /// errors  unavailable: plugins or features that the profile names and this installation lacks
@@ -60,7 +53,7 @@ class Deployment {
     Status create();
     /// Opens checkpoint and tables, asks the family for facts and the memory plan.
     Status plan();
-    /// errors  does_not_fit: table and the largest context that would fit
+    /// errors  does_not_fit: the largest context that would fit, and the table
     Status check_fit();
     /// Start guard, communicator, load. The model is not warmed up.
     Status load();
@@ -81,7 +74,9 @@ class Deployment {
     Device* device() { return device_; }
     const std::vector<QuantFormat*>& formats() const { return formats_; }
     const std::vector<ScheduleOverlay*>& schedule_overlays() const { return schedule_overlays_; }
-    EngineSettings engine_settings() const;
+    /// For the model as it was loaded, or, before that, for `request`.
+    EngineSettings engine_settings() const { return engine_settings(request_); }
+    EngineSettings engine_settings(const ModelRequest& request) const;
     /// Creates one component; the object is released with the deployment.
     Status create_component(const ProfileSection& section, Object** out);
     /// Releases the `count` components that were created last (front ends end before the engine).
@@ -90,13 +85,21 @@ class Deployment {
   private:
     template <class T>
     Status create_as(const ProfileSection& section, T** out);
+    Status create_all();
+    Status create_overlay(const ProfileSection& section);
+    Status configure_log();
+    Status make_plan();
     Status make_request();
-    Status plan_for(int64_t context_tokens, MemoryReport* out);
+    /// Largest value in [1, most] whose plan fits, or 0.
+    Result<int64_t> largest(int64_t most, const std::function<ModelRequest(int64_t)>& request);
+    ModelRequest request_with(int64_t context_tokens, int32_t slots) const;
+    Status plan_for(const ModelRequest& request, MemoryReport* out);
 
     HostServices& host_;
     PluginRegistry registry_;
     Profile profile_;
     int exit_code_ = kExitUsage;
+    bool quiet_ = false;
     std::vector<std::string> chosen_;
     std::vector<Object*> created_;  // in order of creation
     Device* device_ = nullptr;
@@ -107,6 +110,7 @@ class Deployment {
     std::vector<WeightOverlay*> weight_overlays_;
     std::vector<ScheduleOverlay*> schedule_overlays_;
     MediaCache* media_ = nullptr;
+    ConstraintCompiler* constraint_ = nullptr;
     ModelFamily* family_ = nullptr;
     Ref<Checkpoint> checkpoint_, tables_;
     WeightSource* weights_ = nullptr;

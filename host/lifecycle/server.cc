@@ -2,10 +2,8 @@
 // The main thread of `tenon serve`: waits for signals, reads memory, acts on failures.
 #include "host/lifecycle/server.h"
 
-#include <signal.h>
-#include <time.h>
-
 #include <atomic>
+#include <cstdlib>
 
 #include "host/engine/engine_loop.h"
 #include "host/log/log.h"
@@ -15,24 +13,13 @@
 namespace tenon {
 namespace {
 
-constexpr int64_t kTick_us = 250'000;
-
-sigset_t our_signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    return set;
-}
-
-/// The next signal within `timeout_us`, or 0.
-int next_signal(int64_t timeout_us) {
-    const sigset_t set = our_signals();
-    timespec ts{timeout_us / 1'000'000, (timeout_us % 1'000'000) * 1000};
-    const int signal = ::sigtimedwait(&set, nullptr, &ts);
-    return signal > 0 ? signal : 0;
-}
+constexpr int64_t kTickUs = 250'000;
+constexpr int64_t kIdlePollUs = 50'000;
+// After the engine is idle, front ends get this long to send what is left and close.
+constexpr int64_t kCloseUs = 1'000'000;
+// A round that takes longer is no slow step but a stuck one: a prompt chunk of a large model on a
+// slow CPU takes under a minute.
+constexpr int64_t kStallUs = 180'000'000;
 
 /// Levels of MemAvailable (engine.md 3.3): 0 ok, 1 soft, 2 hard twice in a row, 3 last.
 class MemoryWatch {
@@ -40,16 +27,15 @@ class MemoryWatch {
     explicit MemoryWatch(const OptionBag& bag)
         : soft_(bag.integer("soft")), hard_(bag.integer("hard")), last_(bag.integer("last")) {}
     uint32_t read() {
-        const int64_t available = memory_available();
-        available_ = available;
-        if (available == 0) {
-            return 0;
+        available_ = memory_available();
+        if (available_ == 0) {
+            return 0;  // unknown
         }
-        if (available < last_) {
+        if (available_ < last_) {
             return 3;
         }
-        hard_readings_ = available < hard_ ? hard_readings_ + 1 : 0;
-        return hard_readings_ >= 2 ? 2 : available < soft_ ? 1 : 0;
+        hard_readings_ = available_ < hard_ ? hard_readings_ + 1 : 0;
+        return hard_readings_ >= 2 ? 2 : available_ < soft_ ? 1 : 0;
     }
     int64_t available() const { return available_; }
 
@@ -59,55 +45,58 @@ class MemoryWatch {
     int hard_readings_ = 0;
 };
 
-/// Everything of one run of `serve`; drains in the right order.
+/// Everything of one run of `serve`; ends in the right order.
 class Server {
   public:
-    explicit Server(Deployment& d) : d_(d), watch_(d.profile().bag("memory")) {}
+    Server(Deployment& d, SignalThread& signals)
+        : d_(d), signals_(signals), watch_(d.profile().bag("memory")) {}
 
-    int run() {
-        const Status status = start();
-        if (!status.ok()) {
-            log_line(LogLevel::error, "serve", status.message());
+    Status run(int* exit_code) {
+        Status status = start();
+        if (status.ok()) {
+            signals_.take_over();
+            loop();
+        } else {
             stop(0);
-            return code_;
         }
-        loop();
-        return code_;
+        log_line(LogLevel::info, "serve", format("ended exit_code={}", code_));
+        log_flush();
+        *exit_code = code_;
+        return status;
     }
 
   private:
+    /// As TENON_TRY, keeping the exit code that belongs to the error.
+    Status keep_code(Status status) {
+        if (!status.ok()) {
+            code_ = exit_code_of(status.code(), kExitUsage);
+        }
+        return status;
+    }
+
     Status start() {
         HostServices& host = d_.host();
+        if (d_.profile().all("frontend").empty()) {
+            return keep_code(
+                error(Code::invalid_argument,
+                      "{}: serving needs a front end: [[frontend]] plugin = \"openai\"",
+                      d_.profile().shown));
+        }
         EngineSettings settings = d_.engine_settings();
         settings.on_failure = [this](const EngineFailure& failure) {
             failure_code_.store(failure.exit_code, std::memory_order_release);
+            signals_.wake();
         };
-        code_ = kExitInternal;
         auto made =
             EngineLoop::create(*d_.model(), std::move(settings), host, d_.schedule_overlays());
         if (!made.ok()) {
-            return made.take_status();
+            return keep_code(made.status().with_context(d_.profile().shown));
         }
         engine_ = std::move(*made);
         host.publish(Engine::kFacet, engine_.get());
-        code_ = kExitPlugin;
-        for (const ProfileSection* s : d_.profile().all("frontend")) {
-            Object* object = nullptr;
-            TENON_TRY(d_.create_component(*s, &object));
-            auto* frontend = facet_of<Frontend>(object);
-            if (frontend == nullptr) {
-                return error(Code::unavailable, "{}: does not offer the facet {}", s->bag.section(),
-                             Frontend::kFacet);
-            }
-            frontends_.push_back(frontend);
-        }
-        code_ = kExitUsage;
-        for (Frontend* f : frontends_) {
-            TENON_TRY(f->start());
-        }
-        code_ = kExitData;
-        TENON_TRY_CTX(engine_->start(), "warm-up");
-        code_ = kExitOk;
+        TENON_TRY(start_frontends());
+        // Listening begins before the warm-up: until it ends, requests get 503 and /health says so.
+        TENON_TRY(keep_code(engine_->start().with_context("warm-up")));
         for (Frontend* f : frontends_) {
             if (!f->url().empty()) {
                 log_line(LogLevel::info, "serve",
@@ -117,23 +106,47 @@ class Server {
         return {};
     }
 
+    Status start_frontends() {
+        for (const ProfileSection* s : d_.profile().all("frontend")) {
+            Object* object = nullptr;
+            Status status = d_.create_component(*s, &object);
+            if (!status.ok()) {
+                code_ = d_.exit_code();
+                return status;
+            }
+            ++created_;
+            auto* frontend = facet_of<Frontend>(object);
+            if (frontend == nullptr) {
+                return keep_code(error(Code::unavailable, "{}: {}: does not offer the facet {}",
+                                       d_.profile().shown, s->bag.section(), Frontend::kFacet));
+            }
+            frontends_.push_back(frontend);
+        }
+        for (Frontend* f : frontends_) {
+            TENON_TRY(keep_code(f->start()));
+        }
+        return {};
+    }
+
     void loop() {
         uint32_t level = 0;
         while (true) {
-            const int signal = next_signal(kTick_us);
+            const SignalThread::Event event = signals_.wait(kTickUs);
             if (const int failed = failure_code_.load(std::memory_order_acquire)) {
                 code_ = failed;
-                // The engine has queued an error event to every stream; give front ends a moment to
-                // send it.
-                stop(1'000'000);
+                // Every stream has an error event queued; front ends get a moment to send it.
+                stop(kCloseUs);
                 return;
             }
-            if (signal == SIGHUP) {
+            if (event.reopen) {
                 log_reopen();
-            } else if (signal != 0) {
+                log_line(LogLevel::info, "log", "reopened");
+            }
+            if (event.ending > 0) {
                 stop(d_.profile().bag("engine").integer("drain"));
                 return;
             }
+            check_stall();
             const uint32_t now = watch_.read();
             if (now == 3) {
                 log_line(LogLevel::error, "memory",
@@ -150,6 +163,20 @@ class Server {
                 level = now;
             }
         }
+    }
+
+    /// A stuck engine thread cannot be joined, so the process ends as it stands.
+    void check_stall() const {
+        EngineStats stats;
+        engine_->stats(&stats);
+        if (stats.running == 0 || stats.last_step_age_us < kStallUs) {
+            return;
+        }
+        log_line(LogLevel::error, "serve",
+                 format("stalled: no step ended for {} s; ending exit_code={}",
+                        stats.last_step_age_us / 1'000'000, int{kExitInternal}));
+        log_flush();
+        std::_Exit(kExitInternal);
     }
 
     void stop(int64_t drain_us) {
@@ -169,7 +196,7 @@ class Server {
         }
         host.begin_stopping();
         for (Frontend* f : frontends_) {
-            const Status status = f->drain(host.now_us() + 1'000'000);
+            const Status status = f->drain(host.now_us() + kCloseUs);
             if (!status.ok()) {
                 log_line(LogLevel::warn, "serve", status.message());
             }
@@ -178,11 +205,12 @@ class Server {
             engine_->stop();
         }
         host.publish(Engine::kFacet, nullptr);
-        d_.release_last(frontends_.size());
         frontends_.clear();
+        d_.release_last(created_);
         engine_.reset();
-        log_line(LogLevel::info, "serve", format("ended exit_code={}", code_));
-        log_flush();
+        if (const int failed = failure_code_.load(std::memory_order_acquire)) {
+            code_ = failed;  // also when it failed while draining
+        }
     }
 
     /// Until no request is left, the deadline, or a second signal.
@@ -190,34 +218,27 @@ class Server {
         while (d_.host().now_us() < deadline) {
             EngineStats stats;
             engine_->stats(&stats);
-            if (stats.running == 0 && stats.waiting == 0) {
-                return;
-            }
-            const int signal = next_signal(50'000);
-            if (signal == SIGTERM || signal == SIGINT) {
+            if ((stats.running == 0 && stats.waiting == 0) ||
+                signals_.wait(kIdlePollUs).ending >= 2) {
                 return;
             }
         }
     }
 
     Deployment& d_;
+    SignalThread& signals_;
     MemoryWatch watch_;
     Ref<EngineLoop> engine_;
     std::vector<Frontend*> frontends_;
+    size_t created_ = 0;
     std::atomic<int> failure_code_{0};
     int code_ = kExitOk;
 };
 
 }  // namespace
 
-void block_signals() {
-    sigset_t set = our_signals();
-    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    ::signal(SIGPIPE, SIG_IGN);
-}
-
-int serve(Deployment& deployment) {
-    return Server(deployment).run();
+Status serve(Deployment& deployment, SignalThread& signals, int* exit_code) {
+    return Server(deployment, signals).run(exit_code);
 }
 
 }  // namespace tenon

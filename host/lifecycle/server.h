@@ -3,15 +3,14 @@
 #pragma once
 
 #include "host/lifecycle/deployment.h"
+#include "host/lifecycle/signals.h"
 
 namespace tenon {
 
-/// Blocks SIGTERM, SIGINT, SIGHUP and SIGPIPE in this thread and all later ones; call before any
-/// thread starts.
-void block_signals();
-
-/// Warms up, starts front ends, serves until a signal or a failure, drains. Main thread. Returns
-/// the exit code.
-int serve(Deployment& deployment);
+/// Warms up, starts front ends, serves until a signal or a failure, drains. Main thread.
+///
+/// exit_code  what the process ends with, also when the Status is ok (an engine failure is logged)
+/// errors     what kept the server from becoming ready; everything has been undone
+Status serve(Deployment& deployment, SignalThread& signals, int* exit_code);
 
 }  // namespace tenon

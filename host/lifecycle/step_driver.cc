@@ -5,6 +5,12 @@
 #include <algorithm>
 
 namespace tenon {
+namespace {
+
+// Logits of 256 rows of a large vocabulary are 132 MB already; chunk sizes change no bits.
+constexpr int64_t kLogitRows = 256;
+
+}  // namespace
 
 StepDriver::StepDriver(Model& model, const ModelRequest& request)
     : model_(model), request_(request) {}
@@ -76,18 +82,20 @@ Status StepDriver::ensure_pages(int64_t length, std::vector<plan::PageMap>* maps
     return {};
 }
 
-Status StepDriver::prefill(Span<const int32_t> ids, std::vector<float>* logits) {
+Status StepDriver::prefill(Span<const int32_t> ids, const Rows& logits) {
     auto* facet = facet_of<ModelLogits>(&model_);
-    if (logits != nullptr && facet == nullptr) {
+    const bool wanted = logits != nullptr;
+    if (wanted && facet == nullptr) {
         return error(Code::unavailable, "the model does not offer the facet {}",
                      ModelLogits::kFacet);
     }
     if (facet != nullptr) {
-        facet->want(logits != nullptr);
+        facet->want(wanted);
     }
     const auto n = static_cast<int64_t>(ids.size);
+    const int64_t most = model_.info().max_chunk_rows;
     for (int64_t at = 0; at < n;) {
-        const int64_t rows = std::min<int64_t>(n - at, model_.info().max_chunk_rows);
+        const int64_t rows = std::min(n - at, wanted ? std::min(most, kLogitRows) : most);
         std::vector<plan::PageMap> maps;
         std::vector<int32_t> pages;
         TENON_TRY(ensure_pages(length_ + rows, &maps, &pages));
@@ -98,7 +106,7 @@ Status StepDriver::prefill(Span<const int32_t> ids, std::vector<float>* logits) 
         chunk.stage_end = model_.info().prefill_stages;
         plan::Target target;
         target.at = chunk.end;
-        target.outputs = logits != nullptr ? static_cast<int32_t>(rows) : 0;
+        target.outputs = wanted ? static_cast<int32_t>(rows) : 0;
         chunk.target_count = 1;
         StepPlan p;
         p.page_maps = maps;
@@ -113,13 +121,10 @@ Status StepDriver::prefill(Span<const int32_t> ids, std::vector<float>* logits) 
                          "rows {} to {}: Engram rows could not be read or logits are not finite",
                          chunk.begin, chunk.end);
         }
-        if (logits != nullptr) {
+        if (wanted) {
             TensorView view;
             TENON_TRY(facet->rows(p.header.step, &view));
-            for (int64_t r = 0; r < view.shape[0]; ++r) {
-                const float* row = view.row<float>(r);
-                logits->insert(logits->end(), row, row + view.shape[1]);
-            }
+            TENON_TRY(logits(view));
         }
         length_ += rows;
         at += rows;

@@ -2,6 +2,7 @@
 // Drives a model directly, one sequence in slot 0, without an engine: for `score` and measurements.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "tenon/model.h"
@@ -15,9 +16,11 @@ class StepDriver {
 
     /// Opens slot 0 with an empty sequence (closes the old one).
     Status open();
-    /// Runs prompt rows as chunks of at most `chunk_rows`. With `logits` not null every row's
-    /// logits are appended (f32, vocab each); the model must offer ModelLogits.
-    Status prefill(Span<const int32_t> ids, std::vector<float>* logits);
+    /// Receives f32 [rows, vocab] of consecutive prompt rows; borrowed for the call.
+    using Rows = std::function<Status(const TensorView&)>;
+    /// Runs prompt rows as chunks. With `logits` every row's logits are handed out; the model must
+    /// offer ModelLogits.
+    Status prefill(Span<const int32_t> ids, const Rows& logits);
     /// One decode row; the next token is the greedy one.
     Status decode(int32_t pending, int32_t* next);
     /// As decode, then a draft pass: the drafts after `next`.

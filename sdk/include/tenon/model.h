@@ -74,6 +74,7 @@ struct MemoryPlan {
     Span<const MemoryEntry> entries;
     int64_t bytes_per_context_token = 0;  ///< of the page pool, for "largest context that would fit"
     int64_t bytes_per_slot = 0;
+    int64_t token_bytes = 0;  ///< weights of this rank that one decode row reads; 0 = not stated
 };
 
 /// Pages of the pool: how many the model allocates and the planner may hand out, ids 0 … n - 1
