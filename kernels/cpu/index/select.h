@@ -18,15 +18,15 @@ class Largest {
         if (size_ == capacity_) {
             // Later indices lose ties, so only a larger score gets in; NaN compares false.
             if (size_ > 0 && score > heap_[0].score) {
-                std::pop_heap(heap_, heap_ + size_, better);
+                std::pop_heap(heap_, heap_ + size_, Better());
                 heap_[size_ - 1] = {score, index};
-                std::push_heap(heap_, heap_ + size_, better);
+                std::push_heap(heap_, heap_ + size_, Better());
             }
             return;
         }
         if (score > kNothing) {
             heap_[size_++] = {score, index};
-            std::push_heap(heap_, heap_ + size_, better);
+            std::push_heap(heap_, heap_ + size_, Better());
         }
     }
     /// The score that a new pair must exceed; -inf while there is room.
@@ -47,9 +47,11 @@ class Largest {
         float score;
         int32_t index;
     };
-    static bool better(const Pair& a, const Pair& b) {
-        return a.score > b.score || (a.score == b.score && a.index < b.index);
-    }
+    struct Better {
+        bool operator()(const Pair& a, const Pair& b) const {
+            return a.score > b.score || (a.score == b.score && a.index < b.index);
+        }
+    };
 
     int64_t capacity_;
     int64_t size_ = 0;

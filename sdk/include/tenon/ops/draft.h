@@ -30,8 +30,9 @@ struct DraftBest {
 
 /// L = base + head . embed[prev], f32. temperature 0 (or no params): the largest L, ties: lower id.
 /// Else the largest L / temperature + gumbel_noise(seed, pos0 + step + 1, id): the noise of
-/// sample.draw at the proposed token's position, in f64; no filters. value = that number as f32.
-/// Dead segments: {-inf, -1}. Class I.
+/// sample.draw at the proposed token's position, in f64; no filters. The number is rounded to f32
+/// (`value`) before it is compared, so that shards of the vocabulary and one rank agree. Dead
+/// segments: {-inf, -1}. Class I.
 struct DraftStep {
     static constexpr OpId kOp{"draft.step", 1};
     TensorView base{};     ///< f32[S, V], rows strided: row `step` of each block of [S, B, V]
