@@ -427,7 +427,7 @@ void Planner::apply_results(const FinishInput& input) {
     }
     for (const DraftResult& d : input.drafts) {
         Slot* s = live_slot(d.slot, d.generation);
-        for (int32_t i = 0; s != nullptr && i < d.count; ++i) {
+        for (int32_t i = 0; s != nullptr && i < std::min(d.count, config_.draft_depth); ++i) {
             if (d.tokens[i] < 0 || d.tokens[i] >= config_.info.vocab) {
                 break;  // the list ends at an id that cannot be looked up
             }

@@ -68,9 +68,9 @@ enum class SinkEventKind : uint32_t {
     content,
     call,
     arguments,
-    tokens,     ///< with kReturnIds or logprobs: ids (and logprobs) of the text around
+    tokens,     ///< with kReturnIds or logprobs: ids (and logprobs), before the text that they complete
     finish,     ///< terminal: text = finish reason
-    error,      ///< terminal: code, text = message
+    error,      ///< terminal: code, id = kind ("timeout", "storage", …: engine.md 7), text = message
 };
 
 struct SinkLogprob {
