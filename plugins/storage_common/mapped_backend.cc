@@ -7,6 +7,7 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 // Linux 5.14; older C library headers lack the name.
 #ifndef MADV_POPULATE_READ
@@ -16,9 +17,36 @@
 namespace tenon::storage {
 namespace {
 
+/// Faults pages in by reading a byte of each through the descriptor (kernels before 5.14).
+int populate_by_reading(const RowFile& file, uint64_t begin, uint64_t bytes) {
+    for (uint64_t at = begin; at < begin + bytes; at += kBlockBytes) {
+        char byte = 0;
+        const ssize_t n = ::pread(file.fd(), &byte, 1, static_cast<off_t>(at));
+        if (n <= 0) {
+            return n < 0 ? errno : EIO;
+        }
+    }
+    return 0;
+}
+
+/// 0 once the pages can be touched, else an errno.
+int populate(const RowFile& file, uint64_t begin, uint64_t bytes) {
+    auto* at = const_cast<std::byte*>(file.mapping() + begin);
+    while (::madvise(at, bytes, MADV_POPULATE_READ) != 0) {
+        if (errno == EINVAL) {
+            return populate_by_reading(file, begin, bytes);
+        }
+        if (errno != EINTR && errno != EAGAIN) {
+            return errno == EFAULT || errno == EHWPOISON ? EIO : errno;
+        }
+    }
+    return 0;
+}
+
 /// Bytes from range.begin on that can be touched, or -errno.
 ///
-/// The size is asked each time: behind a shortened end the last page still reads, as zeros.
+/// The size is asked each time: behind a shortened end the last page still reads, as zeros. A file
+/// that shrinks between this and the copy still ends the process; tables in use are not to change.
 int64_t fault_in(const RowFile& file, const ReadRange& range) {
     struct stat info {};
     if (::fstat(file.fd(), &info) != 0) {
@@ -29,11 +57,8 @@ int64_t fault_in(const RowFile& file, const ReadRange& range) {
         return 0;
     }
     const uint64_t bytes = std::min(range.end, file_end) - range.begin;
-    auto* at = const_cast<std::byte*>(file.mapping() + range.begin);
-    while (::madvise(at, bytes, MADV_POPULATE_READ) != 0) {
-        if (errno != EINTR && errno != EAGAIN) {
-            return errno == EFAULT || errno == EHWPOISON ? -EIO : -errno;
-        }
+    if (const int number = populate(file, range.begin, bytes); number != 0) {
+        return -number;
     }
     return static_cast<int64_t>(bytes);
 }

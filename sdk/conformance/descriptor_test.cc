@@ -239,16 +239,24 @@ TEST_P(ComponentRules, Release_leaves_no_thread_descriptor_or_memory) {
     }
     const auto descriptors = open_descriptors();
     const int64_t threads = thread_count();
-    const int64_t bytes = malloc_bytes();
-
-    for (int i = 0; i < 20; ++i) {
-        ASSERT_TRUE(cycle());
+    // The C library keeps memory of its own for the first threads of a process (stacks, thread
+    // caches); a leak grows in every round.
+    int64_t grown = 0;
+    for (int round = 0; round < 4; ++round) {
+        const int64_t bytes = malloc_bytes();
+        for (int i = 0; i < 20; ++i) {
+            ASSERT_TRUE(cycle());
+        }
+        grown = malloc_bytes() - bytes;
+        if (grown < 20 * 64) {
+            break;
+        }
     }
 
     EXPECT_EQ(open_descriptors(), descriptors);
     EXPECT_EQ(thread_count(), threads);
     // Twenty leaks of even one small object exceed this; the allocator's own caches do not.
-    EXPECT_LT(malloc_bytes() - bytes, 20 * 64);
+    EXPECT_LT(grown, 20 * 64);
 }
 
 TEST_P(ComponentRules, Two_instances_live_side_by_side) {
@@ -330,7 +338,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ComponentRules);
 INSTANTIATE_TEST_SUITE_P(Plugin, ComponentRules, ::testing::ValuesIn(all_components_under_test()),
                          [](const ::testing::TestParamInfo<const Component*>& param_info) {
                              return format("{}_{}", kind_name(param_info.param->kind),
-                                           param_info.param->name);
+                                           test_name(*param_info.param));
                          });
 
 }  // namespace

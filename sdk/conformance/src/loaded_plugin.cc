@@ -2,6 +2,7 @@
 // Loads a plugin library for a conformance run and reads what it exports.
 #include "tenon/testing/plugin_fixture.h"
 
+#include <cctype>
 #include <fstream>
 #include <ostream>
 
@@ -170,6 +171,14 @@ std::vector<const Component*> components_under_test(PluginKind kind) {
         }
     }
     return out;
+}
+
+std::string test_name(const Component& component) {
+    std::string name = component.name == nullptr ? "unnamed" : component.name;
+    for (char& c : name) {
+        c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    }
+    return name.empty() ? "unnamed" : name;
 }
 
 }  // namespace tenon::testing

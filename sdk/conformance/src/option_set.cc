@@ -156,6 +156,23 @@ Result<ParsedDefault> parse_override(const OptionSpec& spec, const std::string& 
     // A shell eats quotes, so bare text is fine where TOML wants a string.
     return parsed.ok() ? std::move(parsed) : parse_default(spec.type, "\"" + value + "\"");
 }
+/// What the host checks before a value crosses.
+Status check_bounds(const OptionSpec& spec, const ParsedDefault& value) {
+    if (spec.choices != nullptr) {
+        const std::string choices = "|" + std::string(spec.choices) + "|";
+        if (choices.find("|" + value.text + "|") == std::string::npos) {
+            return error(Code::invalid_argument, "'{}' is not one of {}", value.text, spec.choices);
+        }
+    }
+    const double number =
+        spec.type == OptionType::floating ? value.floating : static_cast<double>(value.integer);
+    if (spec.min != spec.max && (number < spec.min || number > spec.max)) {
+        return error(Code::invalid_argument, "{} is out of range {} … {}", number, spec.min,
+                     spec.max);
+    }
+    return {};
+}
+
 }  // namespace
 
 Status override_option(const std::string& key, const std::string& value) {
@@ -163,7 +180,8 @@ Status override_option(const std::string& key, const std::string& value) {
         for (const OptionSpec& spec : component->options) {
             if (key == spec.key) {
                 auto parsed = parse_override(spec, value);
-                TENON_TRY_CTX(parsed.ok() ? Status() : parsed.take_status(), "option '{}'", key);
+                TENON_TRY_CTX(parsed.ok() ? check_bounds(spec, *parsed) : parsed.take_status(),
+                              "option '{}'", key);
                 overrides_[key] = value;
                 return {};
             }

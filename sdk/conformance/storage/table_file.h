@@ -146,6 +146,20 @@ inline std::vector<int64_t> all_ids(int64_t rows) {
     return ids;
 }
 
+/// Expects that a fetch is refused with that code and `text` in the message, and gives no ticket.
+inline void expect_refusal(RowTable& table, const RowBatch& batch, Code code,
+                           const std::string& text) {
+    constexpr Ticket kUnwritten = 12345;
+    Ticket ticket = kUnwritten;
+    const Status status = table.fetch(batch, &ticket);
+    EXPECT_STREQ(code_name(status.code()), code_name(code)) << status.message().view();
+    EXPECT_NE(status.message().str().find(text), std::string::npos) << status.message().view();
+    EXPECT_EQ(ticket, kUnwritten) << "written only on success";
+    if (status.ok()) {
+        table.cancel(ticket);  // its destination is about to go
+    }
+}
+
 /// Fetches and waits; expects that no row failed and every byte is right.
 inline void expect_fetch(RowTable& table, Rows& rows) {
     Ticket ticket = 0;

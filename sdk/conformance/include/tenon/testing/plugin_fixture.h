@@ -194,6 +194,8 @@ const LoadedPlugin& plugin_under_test();
 /// Its components of one kind: the parameter values of a kind's suite.
 std::vector<const Component*> components_under_test(PluginKind kind);
 std::vector<const Component*> all_components_under_test();
+/// The component's name with everything that GoogleTest forbids in names of tests replaced by '_'.
+std::string test_name(const Component& component);
 void set_plugin_under_test(LoadedPlugin plugin, const std::string& only_component);
 /// Values that every OptionSet takes instead of a declared default (`--set key=value`, bare text
 /// allowed). errors  invalid_argument: no component declares the key, or the value is not of its
@@ -213,7 +215,7 @@ void PrintTo(const Component* component, std::ostream* out);
     INSTANTIATE_TEST_SUITE_P(                                                              \
         Plugin, suite, ::testing::ValuesIn(::tenon::testing::components_under_test(kind)), \
         [](const ::testing::TestParamInfo<const ::tenon::Component*>& param_info) {        \
-            return std::string(param_info.param->name);                                    \
+            return ::tenon::testing::test_name(*param_info.param);                         \
         })
 
 /// Fails the test with the status' text.

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+// The conformance program notices broken rules: plugins that break one are run through it.
+#include "tenon/testing/plugin_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+#include <sys/wait.h>
+
+namespace tenon::testing {
+namespace {
+
+struct Outcome {
+    int code = -1;
+    std::string text;
+
+    bool failed(const std::string& test) const {
+        const size_t at = text.find("[  FAILED  ]");
+        return at != std::string::npos && text.find(test, at) != std::string::npos;
+    }
+};
+
+Outcome run(const std::string& plugin, const std::string& arguments = "") {
+    const std::string command =
+        format("'{}' --plugin '{}' {} 2>&1", TENON_CONFORMANCE, plugin, arguments);
+    Outcome outcome;
+    FILE* pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) {
+        return outcome;
+    }
+    char buffer[4096];
+    while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) {
+        outcome.text.append(buffer, n);
+    }
+    const int status = ::pclose(pipe);
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return outcome;
+}
+
+struct Fault {
+    const char* name;
+    const char* noticed_by;
+};
+
+class StorageSuite : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(StorageSuite, Notices) {
+    const Outcome outcome = run(FAULTY_STORE, format("--set fault={} --gtest_filter=*{}*",
+                                                     GetParam().name, GetParam().noticed_by));
+
+    EXPECT_EQ(outcome.code, 1) << outcome.text;
+    EXPECT_TRUE(outcome.failed(GetParam().noticed_by)) << outcome.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fault, StorageSuite,
+    ::testing::Values(Fault{"swaps_rows", "Returns_rows_in_the_order_asked"},
+                      Fault{"clears_minus_one", "Leaves_rows_of_minus_one_alone"},
+                      Fault{"touches_gap", "Strided_rows_touch_nothing_between_them"},
+                      Fault{"loses_failures", "Rows_behind_a_cut_end_fail_alone"},
+                      Fault{"keeps_ticket", "Waiting_ends_a_ticket"},
+                      Fault{"writes_late", "Writes_nothing_after_a_cancel"},
+                      Fault{"accepts_any_id", "Refuses_ids_out_of_range_and_names_the_first"},
+                      Fault{"wrong_offset", "Reads_every_row_of_every_layout"},
+                      Fault{"leaks_descriptor", "Store_and_tables_leave_no_thread"},
+                      Fault{"leaks_memory", "Store_and_tables_leave_no_thread"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(Conformance, A_store_without_fault_passes) {
+    const Outcome outcome = run(FAULTY_STORE);
+
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+TEST(Conformance, Broken_descriptors_are_noticed) {
+    const Outcome outcome = run(FAULTY_DESCRIPTOR);
+
+    EXPECT_EQ(outcome.code, 1);
+    for (const char* test :
+         {"Exports_exactly_the_entry_symbol", "Introduces_itself", "Is_described",
+          "Declares_sane_options", "Declares_versioned_needs", "Probes_repeatably"}) {
+        EXPECT_TRUE(outcome.failed(test)) << test << "\n" << outcome.text;
+    }
+    for (const char* text : {"a_second_symbol", "Depth", "default above its own range",
+                             "slow is not one of fast|faster", "pause: default"}) {
+        EXPECT_NE(outcome.text.find(text), std::string::npos) << text << "\n" << outcome.text;
+    }
+}
+
+TEST(Conformance, Says_what_is_wrong_with_its_command_line) {
+    EXPECT_EQ(run("/no/such/plugin.so").code, 3);
+    EXPECT_NE(run("/no/such/plugin.so").text.find("/no/such/plugin.so"), std::string::npos);
+    EXPECT_EQ(run(TENON_CONFORMANCE_SOURCE).code, 3);
+    EXPECT_NE(run(TENON_CONFORMANCE_SOURCE).text.find("not a 64-bit ELF library"),
+              std::string::npos);
+    EXPECT_EQ(run(FAULTY_STORE, "--component other").code, 2);
+    EXPECT_EQ(run(FAULTY_STORE, "--set fault=unheard_of").code, 2);
+    EXPECT_EQ(run(FAULTY_STORE, "--set depth=1").code, 2);
+    EXPECT_EQ(run(FAULTY_STORE, "--set depth").code, 2);
+    EXPECT_EQ(run(FAULTY_STORE, "--unknown").code, 2);
+    EXPECT_EQ(run(FAULTY_STORE, "--gtest_filter=Nothing.at_all").code, 1) << "no test ran";
+}
+
+TEST(OptionDefaults, Are_read_as_TOML_values) {
+    EXPECT_EQ(parse_default(OptionType::boolean, "true")->integer, 1);
+    EXPECT_EQ(parse_default(OptionType::integer, "65_536")->integer, 65536);
+    EXPECT_EQ(parse_default(OptionType::floating, "0.95")->floating, 0.95);
+    EXPECT_EQ(parse_default(OptionType::size, "\"512 MiB\"")->integer, int64_t{512} << 20);
+    EXPECT_EQ(parse_default(OptionType::size, "4096")->integer, 4096);
+    EXPECT_EQ(parse_default(OptionType::time, "\"200 ms\"")->integer, 200'000);
+    EXPECT_EQ(parse_default(OptionType::choice, "\"threads\"")->text, "threads");
+    EXPECT_EQ(parse_default(OptionType::string_list, "[\"a\", \"b\"]")->list,
+              (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(parse_default(OptionType::string_list, "[]")->list.empty());
+}
+
+TEST(OptionDefaults, Of_another_type_are_refused) {
+    for (const auto& [type, text] : std::vector<std::pair<OptionType, const char*>>{
+             {OptionType::boolean, "1"},
+             {OptionType::integer, "1.5"},
+             {OptionType::integer, "\"1\""},
+             {OptionType::floating, "nan"},
+             {OptionType::size, "\"512\""},
+             {OptionType::size, "\"512 MB\""},
+             {OptionType::time, "30"},
+             {OptionType::string, "bare"},
+             {OptionType::string_list, "[1]"},
+             {OptionType::string_list, "[\"a\" \"b\"]"}}) {
+        EXPECT_EQ(parse_default(type, text).status().code(), Code::invalid_argument) << text;
+    }
+}
+
+}  // namespace
+}  // namespace tenon::testing
