@@ -19,6 +19,11 @@ if(TARGET dsv41 AND TARGET tenon_testing)
       endif()
     endforeach()
   endforeach()
+  if(TARGET tenon_engine AND TARGET exl3)
+    tenon_add_test(engine_mini_test SOURCES model/engine_mini_test.cc
+        LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 900)
+    add_dependencies(engine_mini_test dsv41 cpu exl3)
+  endif()
   # Its operator new has to be the one that plugins find.
   set_target_properties(dsv41_step_test PROPERTIES ENABLE_EXPORTS ON)
 endif()
