@@ -119,17 +119,21 @@ class Screen {
         }
         std::fputs(text.c_str(), stdout);
         std::fflush(stdout);
+        shown_ = true;
     }
     void end_reply() {
-        std::fputs(dim_ ? "\033[0m\n" : "\n", stdout);
-        std::fflush(stdout);
-        dim_ = false;
+        if (shown_) {
+            std::fputs(dim_ ? "\033[0m\n" : "\n", stdout);
+            std::fflush(stdout);
+        }
+        dim_ = shown_ = false;
     }
     bool terminal() const { return terminal_; }
 
   private:
     bool terminal_ = ::isatty(STDOUT_FILENO) != 0;
     bool dim_ = false;
+    bool shown_ = false;
 };
 
 int converse(const ChatArgs& args, const Ask& ask) {

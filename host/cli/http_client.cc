@@ -46,6 +46,10 @@ Result<HttpUrl> HttpUrl::parse(const std::string& url) {
     while (!out.prefix.empty() && out.prefix.back() == '/') {
         out.prefix.pop_back();
     }
+    // Servers print their base URL with /v1; paths bring it along.
+    if (out.prefix.size() >= 3 && out.prefix.compare(out.prefix.size() - 3, 3, "/v1") == 0) {
+        out.prefix.resize(out.prefix.size() - 3);
+    }
     const size_t bracket = rest.rfind(']');  // [::1]:8888
     const size_t colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
     if (colon != std::string::npos) {

@@ -2,15 +2,21 @@
 // spdlog behind log.h; the only file that includes it.
 #include "host/log/log.h"
 
+#include <fcntl.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 namespace tenon {
 namespace {
@@ -35,11 +41,41 @@ class JsonText final : public spdlog::custom_flag_formatter {
     bool name_;
 };
 
+/// Appends each line with one write, so that lines stay whole beside other writers of the file, and
+/// a crash loses none. Logs are sparse: nothing is written per token.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+  public:
+    explicit FileSink(std::string path) : path_(std::move(path)), fd_(open_file(path_)) {
+        if (fd_ < 0) {
+            throw std::runtime_error(std::strerror(errno));
+        }
+    }
+    ~FileSink() override { ::close(fd_); }
+
+  protected:
+    void sink_it_(const spdlog::details::log_msg& msg) override {
+        spdlog::memory_buf_t line;
+        formatter_->format(msg, line);
+        // A full disk loses the line; there is nowhere to say so.
+        [[maybe_unused]] const ssize_t n = ::write(fd_, line.data(), line.size());
+    }
+    void flush_() override {}
+
+  private:
+    static int open_file(const std::string& path) {
+        return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    }
+
+    std::string path_;
+    int fd_;
+};
+
 struct State {
-    std::mutex mutex;  // guards sink, settings
+    std::mutex mutex;  // guards sink, settings, json
     spdlog::sink_ptr sink;
     LogSettings settings;
     bool json = false;
+    std::atomic<LogLevel> level{LogLevel::info};
 };
 
 State& state() {
@@ -55,6 +91,25 @@ std::unique_ptr<spdlog::formatter> make_formatter(bool json) {
     f->add_flag<JsonText>('*', false).add_flag<JsonText>('&', true);
     f->set_pattern(R"({"ts":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","component":%&,"msg":%*})");
     return f;
+}
+
+bool is_control(char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
+/// One line stays one line, and a terminal gets no control sequences of strangers.
+std::string escaped(std::string_view text) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    std::string out;
+    for (const char c : text) {
+        if (is_control(c)) {
+            const auto b = static_cast<unsigned char>(c);
+            ((out += "\\x") += kDigits[b >> 4]) += kDigits[b & 15];
+        } else {
+            out += c;
+        }
+    }
+    return out;
 }
 
 spdlog::level::level_enum level_of(LogLevel level) {
@@ -76,7 +131,7 @@ spdlog::sink_ptr make_sink(const LogSettings& settings, bool json) {
     if (settings.file.empty()) {
         sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
     } else {
-        sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file, false);
+        sink = std::make_shared<FileSink>(settings.file);
     }
     sink->set_formatter(make_formatter(json));
     return sink;
@@ -95,6 +150,7 @@ Status log_configure(const LogSettings& settings) {
         s.sink = std::move(sink);
         s.settings = settings;
         s.json = json;
+        s.level.store(settings.level, std::memory_order_relaxed);
     } catch (const std::exception& e) {
         return error(Code::io, "log.file {}: cannot be opened: {}", settings.file, e.what());
     }
@@ -123,7 +179,7 @@ void log_flush() noexcept {
 }
 
 bool log_enabled(LogLevel level) noexcept {
-    return level >= state().settings.level;
+    return level >= state().level.load(std::memory_order_relaxed);
 }
 
 void log_line(LogLevel level, StrView component, StrView message) noexcept {
@@ -133,16 +189,23 @@ void log_line(LogLevel level, StrView component, StrView message) noexcept {
     try {
         State& s = state();
         spdlog::sink_ptr sink;
+        bool json = false;
         {
             const std::lock_guard lock(s.mutex);
             if (!s.sink) {
                 s.sink = make_sink(s.settings, false);
             }
             sink = s.sink;
+            json = s.json;
+        }
+        std::string clean;
+        std::string_view text = message;
+        if (!json && std::any_of(text.begin(), text.end(), is_control)) {
+            text = clean = escaped(text);
         }
         const spdlog::details::log_msg line(spdlog::string_view_t(component.data, component.size),
                                             level_of(level),
-                                            spdlog::string_view_t(message.data, message.size));
+                                            spdlog::string_view_t(text.data(), text.size()));
         sink->log(line);
         if (level >= LogLevel::warn) {
             sink->flush();

@@ -84,10 +84,13 @@ MetricRegistry::~MetricRegistry() = default;
 
 Metric* MetricRegistry::get(const MetricDesc& desc) noexcept {
     try {
+        if (!valid_name(desc.name)) {
+            return &impl_->nowhere;
+        }
         const std::lock_guard lock(impl_->mutex);
         const std::string name = "tenon_" + desc.name.str();
         const auto [kind, fresh] = impl_->kinds.try_emplace(name, desc.kind);
-        if (!valid_name(desc.name) || kind->second != desc.kind) {
+        if (kind->second != desc.kind) {
             return &impl_->nowhere;
         }
         const auto [it, made] = impl_->series.try_emplace({name, desc.labels.str()});

@@ -37,7 +37,14 @@ const char* expected_text(OptionType type) {
     }
 }
 
-std::string number_text(double v) {
+/// A bound as a profile would write it.
+std::string bound_text(OptionType type, double v) {
+    if (type == OptionType::size) {
+        return '"' + size_text(static_cast<int64_t>(v)) + '"';
+    }
+    if (type == OptionType::time) {
+        return v < 1e6 ? format("\"{} ms\"", v / 1e3) : format("\"{} s\"", v / 1e6);
+    }
     return v == std::floor(v) && std::fabs(v) < 1e15 ? std::to_string(static_cast<int64_t>(v))
                                                      : format("{}", v);
 }
@@ -48,8 +55,8 @@ Status check_range(const OptionSpec& spec, double v, const Value& value,
         return {};
     }
     return error(Code::invalid_argument, "{}: {} = {} is out of range {}…{} in {}",
-                 value.place.text(), spec.key, value.text(), number_text(spec.min),
-                 number_text(spec.max), section);
+                 value.place.text(), spec.key, value.text(), bound_text(spec.type, spec.min),
+                 bound_text(spec.type, spec.max), section);
 }
 
 bool is_choice(const char* choices, std::string_view text) {

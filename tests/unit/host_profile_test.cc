@@ -11,7 +11,7 @@ namespace {
 const PluginRegistry& registry() {
     static const PluginRegistry* const kRegistry = [] {
         auto* r = new PluginRegistry;
-        EXPECT_TRUE(r->load({TENON_PLUGIN_DIR}).ok());
+        EXPECT_TRUE(r->load({TENON_PLUGIN_DIR, TENON_FAKES "/fake"}).ok());
         return r;
     }();
     return *kRegistry;
@@ -195,6 +195,30 @@ TEST(Profile, Auto_takes_what_the_chooser_says) {
     EXPECT_EQ(without->missing.size(), 1u);
 }
 
+TEST(Profile, Options_of_every_type_reach_the_component) {
+    testing::TempFolder folder;
+    auto p = resolve(folder, std::string(kGood) +
+                                 "[engram]\nplugin = \"fake_rows\"\nflag = false\n"
+                                 "count = 9\nratio = 1\nword = \"x\"\nchoice = \"b\"\nbytes = "
+                                 "\"4 KiB\"\nlimit = \"250 ms\"\nfile = \"f\"\nplace = "
+                                 "\"[::1]:80\"\nwords = [\"a\", \"b\"]\nfiles = \"only\"\n"
+                                 "map = { low = 1, deep = { x = [true, 1.5, \"s\"] } }\n");
+    ASSERT_TRUE(p.ok()) << p.status().message().str();
+    const OptionBag& bag = p->bag("engram");
+
+    EXPECT_FALSE(bag.flag("flag"));
+    EXPECT_EQ(bag.integer("count"), 9);
+    EXPECT_EQ(bag.number("ratio"), 1.0);
+    EXPECT_EQ(bag.text("choice"), "b");
+    EXPECT_EQ(bag.integer("bytes"), 4096);
+    EXPECT_EQ(bag.integer("limit"), 250000);
+    EXPECT_EQ(bag.text("file"), folder.path() + "/f");
+    EXPECT_EQ(bag.text("place"), "[::1]:80");
+    EXPECT_EQ(bag.list("words"), (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(bag.list("files"), std::vector<std::string>{folder.path() + "/only"});
+    EXPECT_EQ(bag.text("map"), R"({"deep":{"x":[true,1.5,"s"]},"low":1})");
+}
+
 struct Mistake {
     const char* name;
     const char* text;      ///< appended to the good profile
@@ -254,6 +278,24 @@ constexpr Mistake kMistakes[] = {
     {"unset_variable", "log = { file = \"${TENON_NOT_SET_ANYWHERE}\" }\n",
      ":6:16: the variable TENON_NOT_SET_ANYWHERE is not set"},
     {"open_variable", "log = { file = \"${HOME\" }\n", "has '${' without '}'"},
+    {"option_range", "engram = { plugin = \"fake_rows\", count = 10 }\n",
+     "count = 10 is out of range 1…9 in [engram] (plugin 'fake_rows')"},
+    {"option_float", "engram = { plugin = \"fake_rows\", ratio = \"x\" }\n",
+     "ratio in [engram] (plugin 'fake_rows') must be a number, found a string (\"x\")"},
+    {"option_choice", "engram = { plugin = \"fake_rows\", choice = \"c\" }\n",
+     "choice = \"c\" in [engram] (plugin 'fake_rows') must be one of a|b"},
+    {"option_size", "engram = { plugin = \"fake_rows\", bytes = \"5 KiB\" }\n",
+     "bytes = \"5 KiB\" is out of range \"0 B\"…\"4.00 KiB\""},
+    {"option_time", "engram = { plugin = \"fake_rows\", limit = \"10 s\" }\n",
+     "limit = \"10 s\" is out of range \"0 ms\"…\"9 s\""},
+    {"option_table", "engram = { plugin = \"fake_rows\", map = 3 }\n",
+     "map in [engram] (plugin 'fake_rows') must be a table"},
+    {"option_list", "engram = { plugin = \"fake_rows\", words = [\"a\", 1] }\n",
+     "words in [engram] (plugin 'fake_rows') must be a string or a list of strings"},
+    {"option_required", "engram = { plugin = \"fake_needy\" }\n",
+     ":6:10: [engram] (plugin 'fake_needy') needs the key 'must': has no default"},
+    {"option_of_another", "engram = { plugin = \"fake_better\", queue_depth = 3 }\n",
+     "unknown key 'queue_depth' in [engram] (plugin 'fake_better')"},
     {"date", "log = { level = 1979-05-27 }\n", "level in [log] must be a string"},
     {"infinite", "sampling = { temperature = inf }\n",
      "temperature in [sampling] must be a number"},
