@@ -83,7 +83,8 @@ Status TraceFacet::dequantize(const TensorView& codes, const TensorView& scales,
     return p_.device->synchronize(*p_.stream);
 }
 
-/// The newest rows, oldest first: a window of them, since rejected rows may lie where older ones were.
+/// The newest rows, oldest first: a window of them, since rejected rows may lie where older ones
+/// were.
 Status TraceFacet::read_ring(const Ring& ring, uint32_t slot, int64_t length, Kept* out) {
     const auto slot_rows = [&](const TensorView& v) {
         return v.null() ? v

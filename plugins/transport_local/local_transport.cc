@@ -8,8 +8,9 @@ namespace {
 
 Status check_same(const TensorView& dst, const TensorView& src, const char* op) {
     if (dst.dtype != src.dtype || dst.elements() != src.elements()) {
-        return error(Code::invalid_argument, "transport.{}: dst is {}, expected the elements of src {}", op,
-                     describe(dst), describe(src));
+        return error(Code::invalid_argument,
+                     "transport.{}: dst is {}, expected the elements of src {}", op, describe(dst),
+                     describe(src));
     }
     return {};
 }
@@ -29,7 +30,8 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
     Status allocate_exchange(int64_t bytes, Buffer** out) noexcept override {
         return device_.allocate({.bytes = bytes, .tag = "exchange"}, out);
     }
-    Status all_gather(const TensorView& dst, const TensorView& src, Stream& stream) noexcept override {
+    Status all_gather(const TensorView& dst, const TensorView& src,
+                      Stream& stream) noexcept override {
         return copy_own(dst, src, stream, "all_gather");
     }
     Status all_reduce_sum(const TensorView& inout, Stream&) noexcept override {
@@ -53,7 +55,8 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
   private:
     static Status check_root(int32_t root, const char* op) {
         return root == 0 ? Status()
-                         : error(Code::invalid_argument, "transport.{}: root {} in a world of 1", op, root);
+                         : error(Code::invalid_argument, "transport.{}: root {} in a world of 1",
+                                 op, root);
     }
     Status copy_own(const TensorView& dst, const TensorView& src, Stream& stream, const char* op) {
         return guard([&]() -> Status {
@@ -80,10 +83,11 @@ class LocalTransport final : public Implements<LocalTransport, Transport> {
     Status connect(Rendezvous& rendezvous, Device& device, Communicator** out) noexcept override {
         return guard([&]() -> Status {
             if (rendezvous.world() != 1) {
-                return error(Code::unsupported,
-                             "transport 'local' serves 1 rank, the profile says cluster.world = {}; choose "
-                             "nccl, ucx or verbs",
-                             rendezvous.world());
+                return error(
+                    Code::unsupported,
+                    "transport 'local' serves 1 rank, the profile says cluster.world = {}; choose "
+                    "nccl, ucx or verbs",
+                    rendezvous.world());
             }
             *out = new LocalCommunicator(device);
             return {};
@@ -113,4 +117,5 @@ const Component kComponents[] = {{sizeof(Component),
 }  // namespace
 }  // namespace tenon::local
 
-TENON_PLUGIN("local", "0.1.0", "Transport of a single rank", "MIT", stable, tenon::local::kComponents)
+TENON_PLUGIN("local", "0.1.0", "Transport of a single rank", "MIT", stable,
+             tenon::local::kComponents)

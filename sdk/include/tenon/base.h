@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The value types that may cross the plugin boundary (StrView, Span, Status) and the error helpers built on them.
+// The value types that may cross the plugin boundary (StrView, Span, Status) and the error helpers
+// built on them.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,8 @@ struct Span {
     constexpr Span(Span<U> other) : data(other.data), size(other.size) {}
     template <class U, class = std::enable_if_t<std::is_convertible_v<U (*)[], T (*)[]>>>
     constexpr Span(std::span<U> other) : data(other.data()), size(other.size()) {}
-    template <class U, class A, class = std::enable_if_t<std::is_convertible_v<const U (*)[], T (*)[]>>>
+    template <class U, class A,
+              class = std::enable_if_t<std::is_convertible_v<const U (*)[], T (*)[]>>>
     Span(const std::vector<U, A>& v) : data(v.data()), size(v.size()) {}
     template <class U, class A, class = std::enable_if_t<std::is_convertible_v<U (*)[], T (*)[]>>>
     Span(std::vector<U, A>& v) : data(v.data()), size(v.size()) {}
@@ -79,46 +81,62 @@ enum class Code : uint32_t {
 };
 
 constexpr const char* code_name(Code code) {
-    constexpr const char* kNames[] = {"ok",       "invalid_argument", "unsupported", "does_not_fit",
-                                      "not_found", "unavailable",      "cancelled",   "deadline",
-                                      "io",        "device",           "peer",        "internal"};
+    constexpr const char* kNames[] = {
+        "ok",        "invalid_argument", "unsupported", "does_not_fit", "not_found", "unavailable",
+        "cancelled", "deadline",         "io",          "device",       "peer",      "internal"};
     const auto i = static_cast<uint32_t>(code);
     return i < sizeof(kNames) / sizeof(kNames[0]) ? kNames[i] : "unknown";
 }
 
 namespace detail {
 
-inline void append(std::string& out, std::string_view v) { out.append(v); }
-inline void append(std::string& out, StrView v) { out.append(v.view()); }
-inline void append(std::string& out, const std::string& v) { out.append(v); }
-inline void append(std::string& out, const char* v) { out.append(v); }
-inline void append(std::string& out, char v) { out.push_back(v); }
-inline void append(std::string& out, bool v) { out.append(v ? "true" : "false"); }
+inline void append(std::string& out, std::string_view v) {
+    out.append(v);
+}
+inline void append(std::string& out, StrView v) {
+    out.append(v.view());
+}
+inline void append(std::string& out, const std::string& v) {
+    out.append(v);
+}
+inline void append(std::string& out, const char* v) {
+    out.append(v);
+}
+inline void append(std::string& out, char v) {
+    out.push_back(v);
+}
+inline void append(std::string& out, bool v) {
+    out.append(v ? "true" : "false");
+}
 inline void append(std::string& out, double v) {
     char text[40];
     std::snprintf(text, sizeof text, "%.9g", v);
     out.append(text);
 }
 template <class T>
-    requires(std::is_integral_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, char>)
-void append(std::string& out, T v) {
+requires(std::is_integral_v<T> && !std::is_same_v<T, bool> &&
+         !std::is_same_v<T, char>) void append(std::string& out, T v) {
     out.append(std::to_string(v));
 }
 template <class T>
-    requires std::is_enum_v<T>
+requires std::is_enum_v<T>
 void append(std::string& out, T v) {
     append(out, static_cast<std::underlying_type_t<T>>(v));
 }
-inline void append(std::string& out, float v) { append(out, static_cast<double>(v)); }
+inline void append(std::string& out, float v) {
+    append(out, static_cast<double>(v));
+}
 template <class T>
-    requires requires(const T& v) {
-        { v.native() } -> std::convertible_to<std::string>;
-    }
+requires requires(const T& v) {
+    { v.native() } -> std::convertible_to<std::string>;
+}
 void append(std::string& out, const T& path) {
     out.append(path.native());
 }
 
-inline void format_to(std::string& out, std::string_view text) { out.append(text); }
+inline void format_to(std::string& out, std::string_view text) {
+    out.append(text);
+}
 template <class First, class... Rest>
 void format_to(std::string& out, std::string_view text, const First& first, const Rest&... rest) {
     const size_t at = text.find("{}");
@@ -288,12 +306,12 @@ namespace detail {
     } while (false)
 
 /// As TENON_TRY, with "context: " in front; the context is formatted only on failure.
-#define TENON_TRY_CTX(expr, ...)                                          \
-    do {                                                                  \
-        ::tenon::Status tenon_status_ = (expr);                           \
-        if (!tenon_status_.ok()) {                                        \
+#define TENON_TRY_CTX(expr, ...)                                             \
+    do {                                                                     \
+        ::tenon::Status tenon_status_ = (expr);                              \
+        if (!tenon_status_.ok()) {                                           \
             return tenon_status_.with_context(::tenon::format(__VA_ARGS__)); \
-        }                                                                 \
+        }                                                                    \
     } while (false)
 
 /// `TENON_ASSIGN(Type name, expr)`: takes the value of a Result or returns its error.
@@ -307,12 +325,12 @@ namespace detail {
     target = std::move(*result)
 
 /// For our own mistakes only; untrusted input never reaches it. Extra arguments: format and values.
-#define TENON_CHECK(cond, ...)                                                     \
-    do {                                                                           \
-        if (!(cond)) [[unlikely]] {                                                \
-            ::tenon::detail::check_failed(__FILE__, __LINE__, #cond,               \
-                                          ::tenon::format("" __VA_ARGS__));        \
-        }                                                                          \
+#define TENON_CHECK(cond, ...)                                              \
+    do {                                                                    \
+        if (!(cond)) [[unlikely]] {                                         \
+            ::tenon::detail::check_failed(__FILE__, __LINE__, #cond,        \
+                                          ::tenon::format("" __VA_ARGS__)); \
+        }                                                                   \
     } while (false)
 
 #ifdef NDEBUG

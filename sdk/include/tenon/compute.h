@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a compute plugin offers: a device with memory and streams, and a table of ops that models bind once.
+// What a compute plugin offers: a device with memory and streams, and a table of ops that models
+// bind once.
 #pragma once
 
 #include "tenon/object.h"
@@ -59,7 +60,8 @@ struct DeviceInfo {
     int32_t index = 0;
 };
 
-/// One device of one compute plugin. Thread: the engine thread, except `allocate` (also main, before ready).
+/// One device of one compute plugin. Thread: the engine thread, except `allocate` (also main,
+/// before ready).
 class Device : public Object {
   public:
     static constexpr const char* kFacet = "compute.device/1";
@@ -78,7 +80,8 @@ class Device : public Object {
     virtual uint64_t fault_count() noexcept = 0;
 };
 
-/// Numeric class of a row: prompt chunks run in `prefill`, everything else in `decode` (ops.md 1.6).
+/// Numeric class of a row: prompt chunks run in `prefill`, everything else in `decode`
+/// (ops.md 1.6).
 enum class Regime : uint8_t { decode = 0, prefill = 1 };
 
 struct OpId {
@@ -88,15 +91,16 @@ struct OpId {
 
 struct OpTraits {
     uint32_t struct_size = sizeof(OpTraits);
-    uint32_t regimes = 3;           ///< bit 1 << Regime
+    uint32_t regimes = 3;              ///< bit 1 << Regime
     int64_t rows_max[2] = {64, 4096};  ///< by regime
     bool graph_safe = true;
-    bool exact = false;             ///< class X
-    bool equal_regimes = false;     ///< both regimes give the same bits
+    bool exact = false;          ///< class X
+    bool equal_regimes = false;  ///< both regimes give the same bits
     uint8_t reserved[5] = {};
 };
 
-/// One provider's implementation of one op. `call` has type `Status (*)(void*, const P&, Stream&) noexcept`.
+/// One provider's implementation of one op. `call` has type `Status (*)(void*, const P&, Stream&)
+/// noexcept`.
 struct OpEntry {
     uint32_t struct_size = sizeof(OpEntry);
     OpId id{};
@@ -104,7 +108,8 @@ struct OpEntry {
     void (*call)() noexcept = nullptr;
     /// Geometry check at bind time, `Status (*)(void*, const P&) noexcept`; null = everything.
     void (*supports)() noexcept = nullptr;
-    /// Scratch bytes, `int64_t (*)(void*, const P&) noexcept`; pure, data pointers may be null; null = 0.
+    /// Scratch bytes, `int64_t (*)(void*, const P&) noexcept`; pure, data pointers may be null;
+    /// null = 0.
     void (*scratch)() noexcept = nullptr;
     OpTraits traits;
 };
@@ -159,8 +164,8 @@ class OpBinder {
     template <class P>
     void bind(OpFn<P>* out, Regime regime) {
         if (!find(out, regime)) {
-            missing_ += format("{}{}/{} ({})", missing_.empty() ? "" : ", ", P::kOp.name, P::kOp.version,
-                               regime == Regime::decode ? "decode" : "prefill");
+            missing_ += format("{}{}/{} ({})", missing_.empty() ? "" : ", ", P::kOp.name,
+                               P::kOp.version, regime == Regime::decode ? "decode" : "prefill");
         }
     }
     template <class P>
@@ -183,7 +188,8 @@ class OpBinder {
         for (OpTable* table : tables_) {
             providers += (providers.empty() ? "" : ", ") + table->provider().str();
         }
-        return error(Code::unavailable, "missing ops: {}; providers asked: {}", missing_, providers);
+        return error(Code::unavailable, "missing ops: {}; providers asked: {}", missing_,
+                     providers);
     }
 
   private:
@@ -195,7 +201,8 @@ class OpBinder {
                 if (e.id.version == P::kOp.version && (e.traits.regimes & bit) != 0 &&
                     std::string_view(e.id.name) == P::kOp.name) {
                     out->self = e.self;
-                    out->fn = reinterpret_cast<Status (*)(void*, const P&, Stream&) noexcept>(e.call);
+                    out->fn =
+                        reinterpret_cast<Status (*)(void*, const P&, Stream&) noexcept>(e.call);
                     out->supports_fn =
                         reinterpret_cast<Status (*)(void*, const P&) noexcept>(e.supports);
                     out->scratch_fn =
@@ -215,7 +222,8 @@ class OpBinder {
     bool equal_regimes_ = true;
 };
 
-/// CPU worker pool, optional facet of a CPU device: how plugins of other kinds (quant) share its threads.
+/// CPU worker pool, optional facet of a CPU device: how plugins of other kinds (quant) share its
+/// threads.
 class ParallelFor : public Object {
   public:
     static constexpr const char* kFacet = "compute.parallel/1";
@@ -258,7 +266,8 @@ class GraphCapture : public Object {
     virtual Status end(Stream& stream, Graph** out) noexcept = 0;
 };
 
-/// Optional facet "compute.flags/1": the stream waits until a pinned word reaches a value (graph safe).
+/// Optional facet "compute.flags/1": the stream waits until a pinned word reaches a value (graph
+/// safe).
 class StreamFlags : public Object {
   public:
     static constexpr const char* kFacet = "compute.flags/1";

@@ -45,32 +45,33 @@ struct RequestDesc {
     Span<const int32_t> tokens;
     Span<const Border> borders;
     SamplingParams sampling;
-    int64_t max_new_tokens = 0;    ///< 0 = the profile's default, capped to the room
+    int64_t max_new_tokens = 0;  ///< 0 = the profile's default, capped to the room
     int64_t thinking_budget = -1;
-    Span<const StrView> stops;     ///< stop strings
-    ReplyParserConfig parser;      ///< unused with kRawText (its `stops` are taken from above)
+    Span<const StrView> stops;  ///< stop strings
+    ReplyParserConfig parser;   ///< unused with kRawText (its `stops` are taken from above)
     TokenConstraint* constraint = nullptr;
     int32_t replies = 1;
     uint32_t flags = kDraftsAllowed;
     uint64_t cache_salt = 0;
-    int64_t deadline_us = 0;       ///< 0 = none; duration from submit
+    int64_t deadline_us = 0;  ///< 0 = none; duration from submit
     bool keeps_reasoning = false;
     bool thinking = false;
     uint8_t reserved[6] = {};
-    StrView label;                 ///< front end and route, for logs: "openai chat"
+    StrView label;  ///< front end and route, for logs: "openai chat"
 };
 
 enum class CancelReason : uint32_t { none, client_gone, slow_client, deadline, shutdown, memory };
 
 enum class SinkEventKind : uint32_t {
-    started,    ///< admitted to a slot
+    started,  ///< admitted to a slot
     reasoning,
     content,
     call,
     arguments,
-    tokens,     ///< with kReturnIds or logprobs: ids (and logprobs), before the text that they complete
-    finish,     ///< terminal: text = finish reason
-    error,      ///< terminal: code, id = kind ("timeout", "storage", …: engine.md 7), text = message
+    tokens,  ///< with kReturnIds or logprobs: ids (and logprobs), before the text that they
+             ///< complete
+    finish,  ///< terminal: text = finish reason
+    error,   ///< terminal: code, id = kind ("timeout", "storage", …: engine.md 7), text = message
 };
 
 struct SinkLogprob {
@@ -108,8 +109,8 @@ struct SinkEvent {
 class ReplySink : public Object {
   public:
     static constexpr const char* kFacet = "engine.reply/1";
-    /// Waits at most `timeout_us` for an event. False: none came in time. Views of the event live until
-    /// the next call of `next` on this sink.
+    /// Waits at most `timeout_us` for an event. False: none came in time. Views of the event live
+    /// until the next call of `next` on this sink.
     virtual bool next(int64_t timeout_us, SinkEvent* out) noexcept = 0;
     /// All replies have had their terminal event and it was taken.
     virtual bool finished() noexcept = 0;
@@ -176,7 +177,8 @@ class Engine : public Object {
 class Frontend : public Object {
   public:
     static constexpr const char* kFacet = "frontend.frontend/1";
-    /// Binds and listens; before the engine is ready requests get 503. errors  invalid_argument: address in use
+    /// Binds and listens; before the engine is ready requests get 503. errors  invalid_argument:
+    /// address in use
     virtual Status start() noexcept = 0;
     /// "http://127.0.0.1:8888", the bound port; "" if it mounts in another front end.
     virtual StrView url() noexcept = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Model families and loaded models: static facts, memory plan, and the step contract (engine.md 1.4, 2).
+// Model families and loaded models: static facts, memory plan, and the step contract
+// (engine.md 1.4, 2).
 #pragma once
 
 #include "tenon/overlay.h"
@@ -17,23 +18,23 @@ struct ModelRequest {
     uint32_t struct_size = sizeof(ModelRequest);
     int32_t rank = 0, world = 1;
     int32_t slots = 4;
-    int64_t context_tokens = 0;   ///< 0 = the model's limit
-    int32_t window_rows = 16;     ///< most rows of one window
-    int32_t step_rows = 16;       ///< rows of all windows of a step
+    int64_t context_tokens = 0;  ///< 0 = the model's limit
+    int32_t window_rows = 16;    ///< most rows of one window
+    int32_t step_rows = 16;      ///< rows of all windows of a step
     int32_t chunk_rows = 2048;
     int32_t in_flight = 1;
-    int64_t pool_tokens = 0;      ///< positions in the page pool; 0 = slots * context
+    int64_t pool_tokens = 0;  ///< positions in the page pool; 0 = slots * context
     int32_t snapshot_cells = 0;
     int32_t stages = 0;
     bool drafts = true;
     bool replay_exact = true;
     bool engram_self_test = true;
-    bool packed_state = true;     ///< state_format: packed | bf16
+    bool packed_state = true;  ///< state_format: packed | bf16
     uint8_t reserved[4] = {};
-    StrView engram_dir;           ///< for messages; the host opens it as ModelServices::tables
-    StrView engram_layout;        ///< auto | official | packed
+    StrView engram_dir;     ///< for messages; the host opens it as ModelServices::tables
+    StrView engram_layout;  ///< auto | official | packed
     Span<const StrView> fusions_off;
-    Device* device = nullptr;     ///< whose layout `plan` counts; nothing is allocated on it
+    Device* device = nullptr;  ///< whose layout `plan` counts; nothing is allocated on it
 };
 
 /// Static facts that the planner needs; it knows no layer (engine.md 1.4).
@@ -45,22 +46,22 @@ struct ModelInfo {
     int32_t prefill_stages = 1;
     int64_t partial_distance = 0;  ///< 0 = full cuts only
     bool capture_inside = false;
-    bool has_tables = false;       ///< needs a row store
+    bool has_tables = false;  ///< needs a row store
     uint8_t reserved[2] = {};
     int32_t draft_rows = 0, draft_max = 0;
     int32_t numeric_classes = 1;
     int32_t max_in_flight = 1;
-    int32_t ring_slack = 0;        ///< ring_rows - window: how far a rewind may go
-    int32_t vocab = 0;             ///< logits per row
+    int32_t ring_slack = 0;  ///< ring_rows - window: how far a rewind may go
+    int32_t vocab = 0;       ///< logits per row
     int64_t context_limit = 0;
-    int64_t snapshot_bytes = 0;    ///< of one cell
+    int64_t snapshot_bytes = 0;  ///< of one cell
     char family[24] = {};
-    char summary[160] = {};        ///< one line for logs: layers, width, experts
+    char summary[160] = {};  ///< one line for logs: layers, width, experts
 };
 
 enum class PlanPlace : uint32_t { device, pinned, host, disk };
 struct MemoryEntry {
-    StrView tag;   ///< engine.md 1.7: "weights.experts", "state.pages", …
+    StrView tag;  ///< engine.md 1.7: "weights.experts", "state.pages", …
     PlanPlace place = PlanPlace::device;
     uint32_t reserved = 0;
     int64_t bytes = 0;
@@ -72,15 +73,18 @@ struct MemoryPlan {
     uint32_t struct_size = sizeof(MemoryPlan);
     uint32_t reserved = 0;
     Span<const MemoryEntry> entries;
-    int64_t bytes_per_context_token = 0;  ///< of the page pool, for "largest context that would fit"
+    int64_t bytes_per_context_token =
+        0;  ///< of the page pool, for "largest context that would fit"
     int64_t bytes_per_slot = 0;
     int64_t token_bytes = 0;  ///< weights of this rank that one decode row reads; 0 = not stated
 };
 
 /// Pages of the pool: how many the model allocates and the planner may hand out, ids 0 … n - 1
-/// (engine.md 1.7). Two pages a slot beyond `pool_tokens` let every live slot go on past a page border.
+/// (engine.md 1.7). Two pages a slot beyond `pool_tokens` let every live slot go on past a page
+/// border.
 inline int64_t pool_pages(const ModelRequest& request, const ModelInfo& info) {
-    const int64_t context = request.context_tokens > 0 ? request.context_tokens : info.context_limit;
+    const int64_t context =
+        request.context_tokens > 0 ? request.context_tokens : info.context_limit;
     const int64_t tokens = request.pool_tokens > 0 ? request.pool_tokens : request.slots * context;
     return (tokens + info.page_tokens - 1) / info.page_tokens + 2 * int64_t{request.slots};
 }
@@ -120,13 +124,13 @@ struct ModelServices {
     Host* host = nullptr;
     Device* device = nullptr;
     Span<OpTable* const> op_tables;
-    Span<QuantFormat* const> formats;   ///< the chain, in profile order
+    Span<QuantFormat* const> formats;  ///< the chain, in profile order
     Communicator* communicator = nullptr;
-    RowStore* store = nullptr;          ///< null if the profile names none
+    RowStore* store = nullptr;  ///< null if the profile names none
     Checkpoint* checkpoint = nullptr;
-    WeightSource* weights = nullptr;    ///< decorated by weight overlays
-    /// Where the row tables lie: engram.dir opened by the host, else the checkpoint itself. Its `dir()`
-    /// is where packed tables are looked for; official tables are found in its `weights()`.
+    WeightSource* weights = nullptr;  ///< decorated by weight overlays
+    /// Where the row tables lie: engram.dir opened by the host, else the checkpoint itself. Its
+    /// `dir()` is where packed tables are looked for; official tables are found in its `weights()`.
     Checkpoint* tables = nullptr;
     MediaCache* media = nullptr;
 };
@@ -150,9 +154,9 @@ class Model : public Object {
     virtual TextCodec& text() noexcept = 0;
 };
 
-/// Optional facet of a Model: per-position logits of the last submitted step, for `score` and tests.
-/// Before `submit`, `want(true)` makes chunks compute logits of their target rows (outputs) and windows
-/// keep theirs; rows then come in order windows, chunks.
+/// Optional facet of a Model: per-position logits of the last submitted step, for `score` and
+/// tests. Before `submit`, `want(true)` makes chunks compute logits of their target rows (outputs)
+/// and windows keep theirs; rows then come in order windows, chunks.
 class ModelLogits : public Object {
   public:
     static constexpr const char* kFacet = "model.logits/1";
@@ -161,12 +165,12 @@ class ModelLogits : public Object {
     virtual Status rows(uint64_t step, TensorView* out) noexcept = 0;
 };
 
-/// Optional facet of a Model: named copies of state and layer outputs, for tests and `inspect`-like tools.
-/// Names: "layers.L.h", "layers.L.attn_out", "layers.L.ffn_out", "layers.L.pre_in", "layers.L.experts",
-/// "layers.L.expert_weights", "layers.L.chosen" (i32 [rows, K], -1 padded), "candidates", "engram_rows",
-/// "taps", "main_x", "final"; of the last submitted step's chunk, f32/bf16/i32 as in the golden trace.
-/// "state.layers.L.window_kv", "state.layers.L.compressed_kv", "state.layers.L.index_keys",
-/// "state.mtp.S.ring": bf16, of a slot up to its length.
+/// Optional facet of a Model: named copies of state and layer outputs, for tests and `inspect`-like
+/// tools. Names: "layers.L.h", "layers.L.attn_out", "layers.L.ffn_out", "layers.L.pre_in",
+/// "layers.L.experts", "layers.L.expert_weights", "layers.L.chosen" (i32 [rows, K], -1 padded),
+/// "candidates", "engram_rows", "taps", "main_x", "final"; of the last submitted step's chunk,
+/// f32/bf16/i32 as in the golden trace. "state.layers.L.window_kv", "state.layers.L.compressed_kv",
+/// "state.layers.L.index_keys", "state.mtp.S.ring": bf16, of a slot up to its length.
 class ModelTrace : public Object {
   public:
     static constexpr const char* kFacet = "model.trace/1";
@@ -187,14 +191,17 @@ class Vision : public Object {
 class ModelFamily : public Object {
   public:
     static constexpr const char* kFacet = "model.family/1";
-    /// errors  not_found: another family's model_type; invalid_argument: claims it, but the config is wrong
+    /// errors  not_found: another family's model_type; invalid_argument: claims it, but the config
+    /// is wrong
     virtual Status inspect(Checkpoint& checkpoint, ModelInfo* out) noexcept = 0;
     /// Text side alone: needs only tokenizer.json (config.json optional).
     virtual Status open_text(Checkpoint& checkpoint, TextCodec** out) noexcept = 0;
     /// Bytes per place and tag; allocates nothing. `formats` as in ModelServices.
-    virtual Status plan(Checkpoint& checkpoint, WeightSource& weights, Span<QuantFormat* const> formats,
-                        const ModelRequest& request, MemoryPlan* out) noexcept = 0;
-    virtual Status load(const ModelServices& services, const ModelRequest& request, Model** out) noexcept = 0;
+    virtual Status plan(Checkpoint& checkpoint, WeightSource& weights,
+                        Span<QuantFormat* const> formats, const ModelRequest& request,
+                        MemoryPlan* out) noexcept = 0;
+    virtual Status load(const ModelServices& services, const ModelRequest& request,
+                        Model** out) noexcept = 0;
 };
 
 struct PackProgress {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The root of every interface that crosses the plugin boundary, and the smart pointer that owns one.
+// The root of every interface that crosses the plugin boundary, and the smart pointer that owns
+// one.
 #pragma once
 
 #include "tenon/base.h"

@@ -6,7 +6,8 @@
 
 namespace tenon {
 
-/// Decorates the weight source. A listed tensor that the model never asks for is an error at `finish`.
+/// Decorates the weight source. A listed tensor that the model never asks for is an error at
+/// `finish`.
 class WeightOverlay : public Object {
   public:
     static constexpr const char* kFacet = "overlay.weights/1";
@@ -56,9 +57,9 @@ struct StepOutline {
     int32_t decode_count = 0;
     uint32_t decode[kMaxSlots] = {};  ///< slots that get a window, in order
     int32_t row_cap = 0;
-    int32_t slice_slot = -1;          ///< slot of the prompt slice, -1 = none
-    int64_t slice_rows = 0;           ///< rows of the slice (whole chunk: chunk_rows)
-    int32_t slice_stages = 0;         ///< stages to run; 0 = all
+    int32_t slice_slot = -1;   ///< slot of the prompt slice, -1 = none
+    int64_t slice_rows = 0;    ///< rows of the slice (whole chunk: chunk_rows)
+    int32_t slice_stages = 0;  ///< stages to run; 0 = all
     int32_t reserved = 0;
 };
 
@@ -75,7 +76,8 @@ class Outliner {
 class ScheduleOverlay : public Object {
   public:
     static constexpr const char* kFacet = "overlay.schedule/1";
-    virtual Status outline(const SchedulerView& view, Outliner& inner, StepOutline* out) noexcept = 0;
+    virtual Status outline(const SchedulerView& view, Outliner& inner,
+                           StepOutline* out) noexcept = 0;
 };
 
 /// Encoded image rows by content key.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The step plan and its result: everything that changes model state, as plain records (engine.md 1.5, 1.6).
+// The step plan and its result: everything that changes model state, as plain records
+// (engine.md 1.5, 1.6).
 #pragma once
 
 #include "tenon/base.h"
@@ -100,9 +101,10 @@ struct Sampler {
     float presence = 0, frequency = 0, repetition = 1;
     int32_t top_k = 0, logprobs = -1;
     uint64_t seed = 0;
-    uint32_t bias_off = 0, bias_count = 0;      ///< pool pairs {token, f32 bits}
-    uint32_t stop_off = 0, stop_count = 0;      ///< pool tokens, at most 16
-    uint32_t counts_off = 0, counts_count = 0;  ///< pool pairs {token, output count | in-prompt << 31}
+    uint32_t bias_off = 0, bias_count = 0;  ///< pool pairs {token, f32 bits}
+    uint32_t stop_off = 0, stop_count = 0;  ///< pool tokens, at most 16
+    uint32_t counts_off = 0,
+             counts_count = 0;  ///< pool pairs {token, output count | in-prompt << 31}
     uint64_t reserved[3] = {};
 };
 
@@ -116,8 +118,8 @@ struct Feature {
 };
 
 enum : uint32_t { kMasked = 1, kWantLogprobs = 2, kDrafted = 4 };
-/// A decode window: rows `tokens[tokens_off ...]` of a slot at `position` = its length. Row 0 is the
-/// pending token; rows 1..forced are given; the others are drafts to verify.
+/// A decode window: rows `tokens[tokens_off ...]` of a slot at `position` = its length. Row 0 is
+/// the pending token; rows 1..forced are given; the others are drafts to verify.
 struct Window {
     uint32_t slot = 0, generation = 0;
     int64_t position = 0;
@@ -195,9 +197,9 @@ static_assert(sizeof(Pair) == 8);
 
 namespace tenon {
 
-/// One step for every rank. Spans point into one contiguous buffer owned by the engine (4 in rotation),
-/// valid until the step's `done`. Execution order: slot_ops, page_maps, page_copies, snap_in, samplers,
-/// features, windows, drafts, chunks, encodes, snap_out.
+/// One step for every rank. Spans point into one contiguous buffer owned by the engine (4 in
+/// rotation), valid until the step's `done`. Execution order: slot_ops, page_maps, page_copies,
+/// snap_in, samplers, features, windows, drafts, chunks, encodes, snap_out.
 struct StepPlan {
     plan::Header header;
     Span<const plan::SlotOp> slot_ops;

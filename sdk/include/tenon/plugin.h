@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The one door of a plugin: a descriptor with plain constant data, readable without creating anything.
+// The one door of a plugin: a descriptor with plain constant data, readable without creating
+// anything.
 #pragma once
 
 #include "tenon/fingerprint.h"
@@ -36,14 +37,14 @@ enum class OptionType : uint32_t {
     integer,
     floating,
     string,
-    choice,       ///< one of OptionSpec::choices
-    size,         ///< bytes: integer or "512 MiB"
-    time,         ///< "30 s"; crosses as microseconds
-    path,         ///< made absolute, relative to the profile
-    address,      ///< "host:port"
+    choice,   ///< one of OptionSpec::choices
+    size,     ///< bytes: integer or "512 MiB"
+    time,     ///< "30 s"; crosses as microseconds
+    path,     ///< made absolute, relative to the profile
+    address,  ///< "host:port"
     string_list,
     path_list,
-    table,        ///< a TOML table, crosses as JSON text
+    table,  ///< a TOML table, crosses as JSON text
 };
 
 /// How ranks treat a key: must agree, local, informational (architecture.md 7).
@@ -61,15 +62,16 @@ struct OptionSpec {
     bool required = false;
 };
 
-/// Validated values, one per OptionSpec (defaults filled in). Borrowed for the call of `create`/`probe`.
+/// Validated values, one per OptionSpec (defaults filled in). Borrowed for the call of
+/// `create`/`probe`.
 struct OptionValue {
     StrView key;
     OptionType type = OptionType::boolean;
-    bool is_set = false;       ///< false: no value and no default
-    bool from_profile = false; ///< written by the user, not a default
-    int64_t integer = 0;       ///< boolean, integer, size, time
+    bool is_set = false;        ///< false: no value and no default
+    bool from_profile = false;  ///< written by the user, not a default
+    int64_t integer = 0;        ///< boolean, integer, size, time
     double floating = 0;
-    StrView text;              ///< string, choice, path, address, table
+    StrView text;  ///< string, choice, path, address, table
     Span<const StrView> list;
 };
 
@@ -92,8 +94,9 @@ struct Options {
     }
     double number(StrView key) const {
         const OptionValue* v = find(key);
-        return v == nullptr ? 0 : v->type == OptionType::floating ? v->floating
-                                                                  : static_cast<double>(v->integer);
+        return v == nullptr                      ? 0
+               : v->type == OptionType::floating ? v->floating
+                                                 : static_cast<double>(v->integer);
     }
     StrView text(StrView key) const {
         const OptionValue* v = find(key);
@@ -119,8 +122,8 @@ struct ProbeEnv {
 
 struct ProbeResult {
     uint32_t struct_size = sizeof(ProbeResult);
-    int32_t score = 0;        ///< for `plugin = "auto"`: the highest wins; <= 0: not usable here
-    char reason[240] = {};    ///< one line: why (not) usable, what limits it
+    int32_t score = 0;      ///< for `plugin = "auto"`: the highest wins; <= 0: not usable here
+    char reason[240] = {};  ///< one line: why (not) usable, what limits it
 };
 
 struct Component {
@@ -167,26 +170,26 @@ void set_text(char (&field)[N], std::string_view text) {
 ///   TENON_PLUGIN("exl3", "0.1.0", "EXL3 weights", "MIT", stable, kComponents)
 /// where kComponents is a static array of tenon::Component.
 ///
-/// With TENON_STATIC_PLUGIN defined to an identifier the entry gets that name instead, so that several
-/// plugins can be linked into one program.
+/// With TENON_STATIC_PLUGIN defined to an identifier the entry gets that name instead, so that
+/// several plugins can be linked into one program.
 #ifdef TENON_STATIC_PLUGIN
 #define TENON_PLUGIN_ENTRY_ TENON_CONCAT(tenon_plugin_v1_, TENON_STATIC_PLUGIN)
 #else
 #define TENON_PLUGIN_ENTRY_ tenon_plugin_v1
 #endif
-#define TENON_PLUGIN(name_, version_, summary_, license_, maturity_, components_)                  \
-    extern "C" __attribute__((visibility("default"))) const ::tenon::PluginDescriptor*             \
-    TENON_PLUGIN_ENTRY_() noexcept {                                                               \
-        static const ::tenon::PluginDescriptor kDescriptor{::tenon::kPluginMagic,                  \
-                                                           sizeof(::tenon::PluginDescriptor),      \
-                                                           ::tenon::kAbiMajor,                     \
-                                                           ::tenon::kAbiMinor,                     \
-                                                           TENON_SDK_FINGERPRINT,                  \
-                                                           name_,                                  \
-                                                           version_,                               \
-                                                           summary_,                               \
-                                                           license_,                               \
-                                                           ::tenon::Maturity::maturity_,           \
-                                                           components_};                           \
-        return &kDescriptor;                                                                       \
+#define TENON_PLUGIN(name_, version_, summary_, license_, maturity_, components_)             \
+    extern "C" __attribute__((visibility("default"))) const ::tenon::PluginDescriptor*        \
+    TENON_PLUGIN_ENTRY_() noexcept {                                                          \
+        static const ::tenon::PluginDescriptor kDescriptor{::tenon::kPluginMagic,             \
+                                                           sizeof(::tenon::PluginDescriptor), \
+                                                           ::tenon::kAbiMajor,                \
+                                                           ::tenon::kAbiMinor,                \
+                                                           TENON_SDK_FINGERPRINT,             \
+                                                           name_,                             \
+                                                           version_,                          \
+                                                           summary_,                          \
+                                                           license_,                          \
+                                                           ::tenon::Maturity::maturity_,      \
+                                                           components_};                      \
+        return &kDescriptor;                                                                  \
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Quantization formats: from named checkpoint tensors to weights that can be multiplied (ops.md 3.3, 3.4).
+// Quantization formats: from named checkpoint tensors to weights that can be multiplied
+// (ops.md 3.3, 3.4).
 #pragma once
 
 #include "tenon/compute.h"
@@ -7,13 +8,14 @@
 
 namespace tenon {
 
-/// How a matrix [out, in] is cut for a rank. Cuts lie on multiples of QuantInfo::granule (128 for EXL3).
+/// How a matrix [out, in] is cut for a rank. Cuts lie on multiples of QuantInfo::granule (128 for
+/// EXL3).
 enum class ShardAxis : uint8_t {
-    none = 0,   ///< whole matrix on every rank
-    out = 1,    ///< rows: heads, vocabulary, expert width of w1 and w3
-    in = 2,     ///< columns: the result is a partial sum over ranks
-    group = 3,  ///< whole groups of a block-diagonal weight
-    expert = 4, ///< whole experts (load_experts only)
+    none = 0,    ///< whole matrix on every rank
+    out = 1,     ///< rows: heads, vocabulary, expert width of w1 and w3
+    in = 2,      ///< columns: the result is a partial sum over ranks
+    group = 3,   ///< whole groups of a block-diagonal weight
+    expert = 4,  ///< whole experts (load_experts only)
 };
 struct Shard {
     ShardAxis axis = ShardAxis::none;
@@ -23,22 +25,23 @@ struct Shard {
 
 struct QuantInfo {
     uint32_t struct_size = sizeof(QuantInfo);
-    int32_t groups = 1;       ///< blocks of a block-diagonal weight found under this name (wo_a)
-    int64_t in_features = 0;  ///< of one group
-    int64_t out_features = 0; ///< of all groups together
-    double bits = 0;          ///< per weight
-    int64_t bytes = 0;        ///< in the checkpoint, all tensors of this matrix
+    int32_t groups = 1;        ///< blocks of a block-diagonal weight found under this name (wo_a)
+    int64_t in_features = 0;   ///< of one group
+    int64_t out_features = 0;  ///< of all groups together
+    double bits = 0;           ///< per weight
+    int64_t bytes = 0;         ///< in the checkpoint, all tensors of this matrix
     int64_t granule_in = 1, granule_out = 1;  ///< legal multiples of a cut
-    char codec[24] = {};      ///< "exl3 mul1 K=3", "fp8 32x32", "bf16"
+    char codec[24] = {};                      ///< "exl3 mul1 K=3", "fp8 32x32", "bf16"
 };
 
 /// One matrix to load.
 struct WeightRequest {
     uint32_t struct_size = sizeof(WeightRequest);
-    StrView base;                ///< "layers.3.attn.wq_a" (no ".weight")
-    int64_t in_features = 0;     ///< expected, of one group, before the cut; 0 = take the checkpoint's
-    int64_t out_features = 0;    ///< expected, of all groups, before the cut; 0 = take the checkpoint's
-    int32_t groups = 1;          ///< > 1: block diagonal, `x [T, G, in]`
+    StrView base;             ///< "layers.3.attn.wq_a" (no ".weight")
+    int64_t in_features = 0;  ///< expected, of one group, before the cut; 0 = take the checkpoint's
+    int64_t out_features =
+        0;               ///< expected, of all groups, before the cut; 0 = take the checkpoint's
+    int32_t groups = 1;  ///< > 1: block diagonal, `x [T, G, in]`
     Shard shard;
     bool activation_quant = true;  ///< may the format's activation quantisation apply (ops.md 3.3)?
     WeightSource* source = nullptr;
@@ -48,11 +51,11 @@ struct WeightRequest {
 
 struct ExpertsRequest {
     uint32_t struct_size = sizeof(ExpertsRequest);
-    StrView prefix;              ///< "layers.3.ffn.experts": prefix + ".{e}.w1|w2|w3"
-    StrView shared_prefix;       ///< "layers.3.ffn.shared_experts", or empty
+    StrView prefix;         ///< "layers.3.ffn.experts": prefix + ".{e}.w1|w2|w3"
+    StrView shared_prefix;  ///< "layers.3.ffn.shared_experts", or empty
     int32_t experts = 0;
     int64_t hidden = 0, intermediate = 0;  ///< expected, before the cut
-    Shard shard;                 ///< axis `out` = by intermediate width, or `expert`, or none
+    Shard shard;  ///< axis `out` = by intermediate width, or `expert`, or none
     WeightSource* source = nullptr;
     Device* device = nullptr;
     Stream* stream = nullptr;
@@ -60,8 +63,9 @@ struct ExpertsRequest {
 
 /// y = x W^T, f32 accumulate, one rounding at y. Class I: row t does not depend on T or other rows.
 struct LinearArgs {
-    TensorView x;        ///< [T, in] bf16 (f32 allowed where stated), rows may be strided; groups: [T, G, in]
-    TensorView y;        ///< [T, out] bf16 or f32, rows may be strided; groups: [T, G, out / G]
+    TensorView
+        x;  ///< [T, in] bf16 (f32 allowed where stated), rows may be strided; groups: [T, G, in]
+    TensorView y;  ///< [T, out] bf16 or f32, rows may be strided; groups: [T, G, out / G]
     Regime regime = Regime::decode;
     TensorView scratch;  ///< u8, 256-aligned, at least `scratch_bytes`; null if that is 0
 };

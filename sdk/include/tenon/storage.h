@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Row stores: rows by id from big read-only tables on disk (Engram). The model computes ids, the store reads.
+// Row stores: rows by id from big read-only tables on disk (Engram). The model computes ids, the
+// store reads.
 #pragma once
 
 #include "tenon/object.h"
@@ -21,7 +22,7 @@ struct RowTableDesc {
     int64_t page_bytes = 0;
     int64_t max_batch = 0;    ///< most ids of one fetch, at least 1
     int32_t max_tickets = 4;  ///< most fetches open at once, at least 1
-    int32_t lane = 0;         ///< read ring to use, 0 … 3 (`engram.lanes`); stores without rings ignore it
+    int32_t lane = 0;  ///< read ring to use, 0 … 3 (`engram.lanes`); stores without rings ignore it
 };
 
 struct RowTableInfo {
@@ -29,7 +30,7 @@ struct RowTableInfo {
     int32_t max_tickets = 0;
     int64_t rows = 0;
     int64_t row_bytes = 0;
-    bool direct = false;  ///< O_DIRECT in use
+    bool direct = false;   ///< O_DIRECT in use
     char engine[24] = {};  ///< "io_uring", "threads", "mmap"
 };
 
@@ -47,8 +48,9 @@ struct RowTableStats {
 using Ticket = uint64_t;
 
 struct RowBatch {
-    Span<const int64_t> ids;  ///< host; 0 <= id < rows, or -1: leave that row of dst alone; repeats allowed
-    TensorView dst;           ///< u8 [N, row_bytes], rows may be strided; host or pinned; valid until done
+    Span<const int64_t>
+        ids;         ///< host; 0 <= id < rows, or -1: leave that row of dst alone; repeats allowed
+    TensorView dst;  ///< u8 [N, row_bytes], rows may be strided; host or pinned; valid until done
 };
 
 /// One open table. Thread: the engine thread (fetch, wait, done, cancel).
@@ -61,9 +63,10 @@ class RowTable : public Object {
     /// errors  invalid_argument: an id out of range (names the first), N > max_batch;
     ///         unavailable: too many tickets open
     virtual Status fetch(const RowBatch& batch, Ticket* out) noexcept = 0;
-    /// Waits for a ticket and ends it. `failed`: ceil(N / 64) words, one bit a row, set for rows whose
-    /// read failed (their dst is undefined); a failed row never fails the batch. May be empty.
-    /// errors  deadline: not done within `timeout_us`, the ticket stays open; not_found: no such ticket
+    /// Waits for a ticket and ends it. `failed`: ceil(N / 64) words, one bit a row, set for rows
+    /// whose read failed (their dst is undefined); a failed row never fails the batch. May be
+    /// empty. errors  deadline: not done within `timeout_us`, the ticket stays open; not_found: no
+    /// such ticket
     virtual Status wait(Ticket ticket, int64_t timeout_us, Span<uint64_t> failed) noexcept = 0;
     virtual bool done(Ticket ticket) noexcept = 0;
     /// Gives the ticket up; dst may be written until the call returns, never after.
@@ -73,7 +76,8 @@ class RowTable : public Object {
 class RowStore : public Object {
   public:
     static constexpr const char* kFacet = "storage.row_store/1";
-    /// errors  io: path, errno text; invalid_argument: file shorter than the rows need (found, expected)
+    /// errors  io: path, errno text; invalid_argument: file shorter than the rows need (found,
+    /// expected)
     virtual Status open(const RowTableDesc& desc, RowTable** out) noexcept = 0;
 };
 

@@ -65,8 +65,9 @@ struct TensorView {
     /// Rows [first, first + count) of dimension 0.
     TensorView rows(int64_t first, int64_t count) const {
         TensorView v = *this;
-        v.data = data == nullptr ? nullptr
-                                 : static_cast<char*>(data) + first * stride[0] * dtype_bytes(dtype);
+        v.data = data == nullptr
+                     ? nullptr
+                     : static_cast<char*>(data) + first * stride[0] * dtype_bytes(dtype);
         v.shape[0] = count;
         return v;
     }

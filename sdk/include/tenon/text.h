@@ -36,9 +36,15 @@ struct PromptImage {
     StrView part;          ///< JSON path of the request part, for messages
 };
 
-/// Where the reply starts for the parser (chat-encoding.md 6). `calls`: inside a call block that the prompt
-/// opened; `render` writes no such prompt.
-enum class ReplyStart : uint32_t { reasoning, content, reasoning_continued, content_continued, calls };
+/// Where the reply starts for the parser (chat-encoding.md 6). `calls`: inside a call block that
+/// the prompt opened; `render` writes no such prompt.
+enum class ReplyStart : uint32_t {
+    reasoning,
+    content,
+    reasoning_continued,
+    content_continued,
+    calls
+};
 
 /// A rendered prompt. Views live as long as the object.
 class Prompt : public Object {
@@ -59,11 +65,11 @@ class Prompt : public Object {
 };
 
 enum class ReplyEventKind : uint32_t {
-    reasoning,   ///< text
-    content,     ///< text
-    call,        ///< index, id, text = function name
-    arguments,   ///< index, text = next piece of the arguments JSON
-    finish,      ///< text = finish_reason: stop, length, tool_calls, error
+    reasoning,  ///< text
+    content,    ///< text
+    call,       ///< index, id, text = function name
+    arguments,  ///< index, text = next piece of the arguments JSON
+    finish,     ///< text = finish_reason: stop, length, tool_calls, error
 };
 
 struct ReplyEvent {
@@ -86,11 +92,12 @@ enum class ReplyEnd : uint32_t { eos, length, stop_string };
 struct ReplyParserConfig {
     uint32_t struct_size = sizeof(ReplyParserConfig);
     ReplyStart start = ReplyStart::content;
-    StrView tools_json;  ///< JSON array of OpenAI tools, "" = none offered; "[]" = offered, not described
+    StrView tools_json;  ///< JSON array of OpenAI tools, "" = none offered; "[]" = offered, not
+                         ///< described
     bool parallel_tool_calls = true;
     uint8_t reserved[7] = {};
-    uint64_t call_id_seed = 0;       ///< ids of calls are derived from it; 0 = random
-    Span<const StrView> stops;       ///< stop strings; applied to content only
+    uint64_t call_id_seed = 0;  ///< ids of calls are derived from it; 0 = random
+    Span<const StrView> stops;  ///< stop strings; applied to content only
 };
 
 /// Incremental parser of one reply. Thread: the delivery thread; not shared.
@@ -109,8 +116,8 @@ class ReplyParser : public Object {
     virtual int64_t reasoning_tokens() noexcept = 0;
 };
 
-/// Decides per token whether the reply ends by a stop string (engine thread; exact over token borders
-/// and over the reasoning border).
+/// Decides per token whether the reply ends by a stop string (engine thread; exact over token
+/// borders and over the reasoning border).
 class StopMatcher : public Object {
   public:
     static constexpr const char* kFacet = "text.stop_matcher/1";
@@ -130,7 +137,7 @@ class StreamDecoder : public Object {
 
 struct TextInfo {
     uint32_t struct_size = sizeof(TextInfo);
-    int32_t vocab = 0;            ///< ids of the tokenizer; ids at or above never occur
+    int32_t vocab = 0;  ///< ids of the tokenizer; ids at or above never occur
     int32_t bos = -1, eos = -1, pad = -1;
     int32_t think_open = -1, think_close = -1;
     int32_t image = -1;
@@ -148,7 +155,8 @@ class TextCodec : public Object {
     /// A chat completion request body (OpenAI shape, `model` optional) to a prompt.
     /// errors  invalid_argument: message names the field ("messages[2].content: …") -> HTTP 400
     virtual Status render(StrView request_json, Prompt** out) noexcept = 0;
-    /// Text to ids; flags 0: all text is ordinary text, kParseSpecials: added tokens become their ids.
+    /// Text to ids; flags 0: all text is ordinary text, kParseSpecials: added tokens become their
+    /// ids.
     virtual Status encode(StrView text, uint32_t flags, TokenList** out) noexcept = 0;
     /// Ids to text; invalid UTF-8 becomes U+FFFD. flags 0 keeps specials, kSkipSpecials drops them.
     /// errors  invalid_argument: an id outside the tokenizer (names it and its place)
@@ -156,7 +164,8 @@ class TextCodec : public Object {
     virtual Status make_parser(const ReplyParserConfig& config, ReplyParser** out) noexcept = 0;
     virtual Status make_stop(const ReplyParserConfig& config, StopMatcher** out) noexcept = 0;
     virtual Status make_decoder(uint32_t flags, StreamDecoder** out) noexcept = 0;
-    /// One token's raw bytes (logprobs); the view lives as long as the codec. Empty for unknown ids.
+    /// One token's raw bytes (logprobs); the view lives as long as the codec. Empty for unknown
+    /// ids.
     virtual StrView token_bytes(int32_t id) noexcept = 0;
 };
 

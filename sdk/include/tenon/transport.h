@@ -12,7 +12,8 @@ class Rendezvous : public Object {
     static constexpr const char* kFacet = "host.rendezvous/1";
     virtual int32_t rank() noexcept = 0;
     virtual int32_t world() noexcept = 0;
-    /// Every rank gives a blob of equal size and gets all of them, rank order. errors  peer, deadline
+    /// Every rank gives a blob of equal size and gets all of them, rank order. errors  peer,
+    /// deadline
     virtual Status all_gather(StrView key, Span<const uint8_t> mine, Span<uint8_t> all,
                               int64_t timeout_us) noexcept = 0;
 };
@@ -36,7 +37,8 @@ class Communicator : public Object {
     /// Memory that this transport can move without a copy.
     virtual Status allocate_exchange(int64_t bytes, Buffer** out) noexcept = 0;
     /// dst [W, ...] = src of every rank, rank order.
-    virtual Status all_gather(const TensorView& dst, const TensorView& src, Stream& stream) noexcept = 0;
+    virtual Status all_gather(const TensorView& dst, const TensorView& src,
+                              Stream& stream) noexcept = 0;
     /// f32, added in rank order 0..W-1: bit-equal on all ranks.
     virtual Status all_reduce_sum(const TensorView& inout, Stream& stream) noexcept = 0;
     /// dst [W, ...] on root only.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Read access to a checkpoint: named tensors with their bytes, the configuration text, and small files.
+// Read access to a checkpoint: named tensors with their bytes, the configuration text, and small
+// files.
 #pragma once
 
 #include "tenon/object.h"
@@ -14,7 +15,7 @@ struct TensorInfo {
     uint16_t rank = 0;
     int64_t shape[kMaxRank] = {};
     StrView name;
-    StrView file;        ///< path of the file that holds it
+    StrView file;         ///< path of the file that holds it
     uint64_t offset = 0;  ///< of the first byte in `file`
     uint64_t bytes = 0;
     uint64_t index = 0;  ///< position in the source's listing
@@ -29,7 +30,8 @@ class WeightSource : public Object {
     virtual TensorInfo at(uint64_t index) noexcept = 0;
     /// errors  not_found: no tensor of that name
     virtual Status find(StrView name, TensorInfo* out) noexcept = 0;
-    /// A read-only dense view of the whole tensor in (mapped) host memory, valid as long as the source.
+    /// A read-only dense view of the whole tensor in (mapped) host memory, valid as long as the
+    /// source.
     virtual Status map(StrView name, TensorView* out) noexcept = 0;
     /// Copies bytes [offset, offset + bytes) of the tensor. errors  io, invalid_argument
     virtual Status read(StrView name, uint64_t offset, uint64_t bytes, void* dst) noexcept = 0;
@@ -37,7 +39,8 @@ class WeightSource : public Object {
     virtual Span<const uint8_t> digest() noexcept = 0;
 };
 
-/// A model directory: config.json, tokenizer and weights. Owned by the host; outlives what is made from it.
+/// A model directory: config.json, tokenizer and weights. Owned by the host; outlives what is made
+/// from it.
 class Checkpoint : public Object {
   public:
     static constexpr const char* kFacet = "weights.checkpoint/1";
@@ -46,8 +49,8 @@ class Checkpoint : public Object {
     virtual StrView config_json() noexcept = 0;
     /// Null if the directory holds no weights (tokenizer-only use).
     virtual WeightSource* weights() noexcept = 0;
-    /// Reads a small file of the directory (at most 64 MiB); the view lives as long as the checkpoint.
-    /// errors  not_found, io
+    /// Reads a small file of the directory (at most 64 MiB); the view lives as long as the
+    /// checkpoint. errors  not_found, io
     virtual Status file(StrView name, StrView* out) noexcept = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A WeightSource that lives in memory, so that tests can build checkpoints tensor by tensor and break them on purpose.
+// A WeightSource that lives in memory, so that tests can build checkpoints tensor by tensor and
+// break them on purpose.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +13,14 @@ namespace tenon::testing {
 
 /// Named tensors in memory, listed in name order.
 ///
-/// Create with `new` and own with Ref (or call `release`). Tensors may be added, replaced and removed
-/// until a loader looks; views given out by `map` die with the tensor.
+/// Create with `new` and own with Ref (or call `release`). Tensors may be added, replaced and
+/// removed until a loader looks; views given out by `map` die with the tensor.
 class MemorySource final : public Implements<MemorySource, WeightSource> {
   public:
-    /// Adds or replaces a tensor; `bytes` are copied. A byte count that does not fit the shape is kept
-    /// as it is (a malformed file looks like that).
-    void add_bytes(std::string_view name, DType dtype, std::vector<int64_t> shape, const void* bytes,
-                   uint64_t byte_count) {
+    /// Adds or replaces a tensor; `bytes` are copied. A byte count that does not fit the shape is
+    /// kept as it is (a malformed file looks like that).
+    void add_bytes(std::string_view name, DType dtype, std::vector<int64_t> shape,
+                   const void* bytes, uint64_t byte_count) {
         auto entry = std::make_unique<Entry>();
         entry->name = name;
         entry->shape = std::move(shape);
@@ -70,7 +71,8 @@ class MemorySource final : public Implements<MemorySource, WeightSource> {
     /// The bytes of a tensor, writable, to damage them; null if there is none of that name.
     uint8_t* bytes(std::string_view name) {
         const auto it = tensors_.find(std::string(name));
-        return it == tensors_.end() ? nullptr : reinterpret_cast<uint8_t*>(it->second->words.data());
+        return it == tensors_.end() ? nullptr
+                                    : reinterpret_cast<uint8_t*>(it->second->words.data());
     }
 
     /// All tensors of another source, with `prefix` in front of their names.
@@ -131,8 +133,8 @@ class MemorySource final : public Implements<MemorySource, WeightSource> {
         TENON_TRY(find(name, &info));
         if (offset > info.bytes || byte_count > info.bytes - offset) {
             return error(Code::invalid_argument,
-                         "{}: bytes [{}, {} + {}) lie outside of its {} bytes", name, offset, offset,
-                         byte_count, info.bytes);
+                         "{}: bytes [{}, {} + {}) lie outside of its {} bytes", name, offset,
+                         offset, byte_count, info.bytes);
         }
         std::memcpy(dst, bytes(name.view()) + offset, byte_count);
         return {};
