@@ -1,41 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Events, admission, slots and pages of the planner, and the plan of each step.
+// Construction, the view for overlays, and the order of the parts in a step.
 #include "host/engine/planner.h"
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
 namespace tenon::engine {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-EndCause cause_of(CancelReason reason) {
-    switch (reason) {
-        case CancelReason::slow_client:
-            return EndCause::slow_client;
-        case CancelReason::deadline:
-            return EndCause::deadline;
-        case CancelReason::shutdown:
-            return EndCause::shutdown;
-        case CancelReason::memory:
-            return EndCause::memory;
-        case CancelReason::none:
-        case CancelReason::client_gone:
-            break;
-    }
-    return EndCause::client_gone;
-}
-
-int64_t prompt_rows(const SequenceSpec& spec) {
-    return static_cast<int64_t>(spec.prompt.size) - 1;
-}
-
-/// Positions whose state a sequence can ever hold: the last emitted token is never computed.
-int64_t positions_needed(const SequenceSpec& spec) {
-    return prompt_rows(spec) + spec.max_new;
-}
 
 }  // namespace
 
@@ -141,210 +114,6 @@ void Planner::outline(const OutlineInput& input) {
     }
 }
 
-void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
-    switch (event.kind) {
-        case PlannerEventKind::submit:
-            TENON_CHECK(waiting_.size() < waiting_.capacity(), "waiting list of {}",
-                        waiting_.capacity());
-            waiting_.push_back({event.spec, -1});
-            return;
-        case PlannerEventKind::cancel:
-            cancel(event.request, cause_of(event.reason));
-            return;
-        case PlannerEventKind::sink_blocked:
-        case PlannerEventKind::sink_free:
-            break;
-    }
-    const int64_t since = event.kind == PlannerEventKind::sink_blocked ? now_us : -1;
-    for (Slot& s : slots_) {
-        if (s.state != SlotState::free && s.spec->request == event.request) {
-            s.blocked_since = since;
-        }
-    }
-    for (Waiting& w : waiting_) {
-        if (w.spec->request == event.request) {
-            w.blocked_since = since;
-        }
-    }
-}
-
-void Planner::cancel(uint64_t request, EndCause cause) {
-    for (size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].state != SlotState::free && slots_[i].spec->request == request) {
-            end(i, cause);
-        }
-    }
-    const auto gone = [&](const Waiting& w) {
-        if (w.spec->request != request) {
-            return false;
-        }
-        effects_.push_back({EffectKind::ended, cause, 0, 0, w.spec});
-        return true;
-    };
-    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), gone), waiting_.end());
-}
-
-void Planner::expire(int64_t now_us) {
-    // Ending a request removes entries, so the search starts again; each round ends at least one
-    // sequence.
-    for (;;) {
-        uint64_t request = 0;
-        EndCause cause = EndCause::complete;
-        const auto look = [&](const SequenceSpec& spec, int64_t blocked_since) {
-            if (spec.deadline_us > 0 && now_us >= spec.deadline_us) {
-                cause = EndCause::deadline;
-            } else if (blocked_since >= 0 &&
-                       now_us - blocked_since >= config_.slow_client_limit_us) {
-                cause = EndCause::slow_client;
-            } else {
-                return false;
-            }
-            request = spec.request;
-            return true;
-        };
-        const bool found =
-            std::any_of(slots_.begin(), slots_.end(),
-                        [&](const Slot& s) {
-                            return s.state != SlotState::free && look(*s.spec, s.blocked_since);
-                        }) ||
-            std::any_of(waiting_.begin(), waiting_.end(),
-                        [&](const Waiting& w) { return look(*w.spec, w.blocked_since); });
-        if (!found) {
-            return;
-        }
-        cancel(request, cause);
-    }
-}
-
-void Planner::end_newest() {
-    size_t newest = slots_.size();
-    for (size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].state != SlotState::free &&
-            (newest == slots_.size() ||
-             slots_[i].spec->arrival_seq > slots_[newest].spec->arrival_seq)) {
-            newest = i;
-        }
-    }
-    if (newest < slots_.size()) {
-        end(newest, EndCause::memory);
-    }
-}
-
-void Planner::close(size_t index) {
-    Slot& s = slots_[index];
-    plan::SlotOp op;
-    op.slot = static_cast<uint32_t>(index);
-    op.generation = s.generation;
-    op.op = plan::SlotOpKind::close;
-    op.request = s.spec->request;
-    builder_.slot_ops.push_back(op);
-    for (const int32_t page : s.pages) {
-        pages_.release(page);
-    }
-    s.pages.clear();
-    s.state = SlotState::free;
-    s.spec = nullptr;
-    s.candidate_count = 0;
-    s.blocked_since = -1;
-}
-
-void Planner::end(size_t index, EndCause cause) {
-    const Slot& s = slots_[index];
-    effects_.push_back(
-        {EffectKind::ended, cause, static_cast<uint32_t>(index), s.generation, s.spec});
-    close(index);
-}
-
-size_t Planner::next_waiting(const SchedulerView& view) const {
-    size_t best = waiting_.size();
-    std::tuple<int, bool, int64_t, uint64_t> best_key{};
-    for (size_t i = 0; i < waiting_.size(); ++i) {
-        const SequenceSpec& spec = *waiting_[i].spec;
-        if (waiting_[i].blocked_since >= 0) {
-            continue;  // its front end does not even take what it has
-        }
-        const int64_t rows = prompt_rows(spec);
-        const bool overdue =
-            base_.is_overdue(view, view.now_us - spec.arrival_us, rows, spec.background);
-        const auto key =
-            std::make_tuple(overdue ? 0 : 1, spec.background, overdue ? 0 : rows, spec.arrival_seq);
-        if (best == waiting_.size() || key < best_key) {
-            best = i;
-            best_key = key;
-        }
-    }
-    return best;
-}
-
-void Planner::admit(int64_t now_us) {
-    SchedulerView costs;
-    costs.now_us = now_us;
-    costs.chunk_rows = config_.chunk_rows;
-    costs.stage_us = stage_us_;
-    for (size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].state != SlotState::free) {
-            continue;
-        }
-        const size_t next = next_waiting(costs);
-        if (next == waiting_.size()) {
-            return;
-        }
-        const SequenceSpec& spec = *waiting_[next].spec;
-        const auto pages = static_cast<uint64_t>(config_.pages_of(positions_needed(spec)));
-        // Nobody overtakes a reply that waits for pages: it would starve behind smaller ones.
-        if (static_cast<uint64_t>(pages_.free()) < pages ||
-            !builder_.has_room(pages, spec.bias.size + spec.counts.size)) {
-            return;
-        }
-        const Waiting chosen = waiting_[next];
-        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(next));
-        open(i, chosen);
-    }
-}
-
-void Planner::open(size_t index, const Waiting& next) {
-    const SequenceSpec& spec = *next.spec;
-    Slot& s = slots_[index];
-    const auto slot_id = static_cast<uint32_t>(index);
-    ++s.generation;
-    s.spec = next.spec;
-    s.length = 0;
-    s.emitted = 0;
-    s.candidate_count = 0;
-    s.blocked_since = next.blocked_since;
-    s.state = s.prefill_end() > 0 ? SlotState::prefilling : SlotState::decoding;
-    s.pending = spec.prompt[spec.prompt.size - 1];
-    s.pages.resize(static_cast<size_t>(config_.pages_of(positions_needed(spec))));
-    TENON_CHECK(pages_.take(s.pages), "{} pages", s.pages.size());
-
-    plan::SlotOp op;
-    op.slot = slot_id;
-    op.generation = s.generation;
-    op.op = plan::SlotOpKind::open;
-    op.request = spec.request;
-    builder_.slot_ops.push_back(op);
-
-    plan::PageMap map;
-    map.slot = slot_id;
-    map.generation = s.generation;
-    map.count = static_cast<uint32_t>(s.pages.size());
-    map.pages_off = builder_.add_pages(s.pages);
-    builder_.page_maps.push_back(map);
-
-    plan::Sampler sampler = spec.sampler;
-    sampler.slot = slot_id;
-    sampler.generation = s.generation;
-    sampler.bias_off = spec.bias.empty() ? 0 : builder_.add_pairs(spec.bias);
-    sampler.bias_count = static_cast<uint32_t>(spec.bias.size);
-    sampler.stop_off = spec.stops.empty() ? 0 : builder_.add_tokens(spec.stops);
-    sampler.stop_count = static_cast<uint32_t>(spec.stops.size);
-    sampler.counts_off = spec.counts.empty() ? 0 : builder_.add_pairs(spec.counts);
-    sampler.counts_count = static_cast<uint32_t>(spec.counts.size);
-    builder_.samplers.push_back(sampler);
-
-    effects_.push_back({EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec});
-}
-
 const SchedulerView& Planner::make_view(const OutlineInput& input) {
     slot_views_.clear();
     waiting_views_.clear();
@@ -376,7 +145,7 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
         WaitingView v;
         v.request = w.spec->request;
         v.arrival_seq = w.spec->arrival_seq;
-        v.remaining = prompt_rows(*w.spec);
+        v.remaining = w.spec->prompt_rows();
         v.age_us = input.now_us - w.spec->arrival_us;
         v.background = w.spec->background ? 1 : 0;
         v.overdue = base_.is_overdue(view_, v.age_us, v.remaining, w.spec->background) ? 1 : 0;
@@ -385,56 +154,6 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
     view_.slots = slot_views_;
     view_.waiting = waiting_views_;
     return view_;
-}
-
-Planner::Slot* Planner::live_slot(uint32_t slot, uint32_t generation) {
-    if (slot >= slots_.size()) {
-        return nullptr;
-    }
-    Slot& s = slots_[slot];
-    return s.state != SlotState::free && s.generation == generation ? &s : nullptr;
-}
-
-void Planner::apply_results(const FinishInput& input) {
-    for (Slot& s : slots_) {
-        s.candidate_count = 0;
-    }
-    const auto failed = [](RowStatus status) {
-        return status == RowStatus::io ? EndCause::storage : EndCause::numeric;
-    };
-    // A slot that was closed since, or opened anew, has another generation: its results are
-    // dropped.
-    for (const SlotOutcome& o : input.outcomes) {
-        Slot* s = live_slot(o.slot, o.generation);
-        if (s == nullptr) {
-            continue;
-        }
-        if (o.status != RowStatus::ok) {
-            end(o.slot, failed(o.status));
-            continue;
-        }
-        s->length += o.emitted;
-        s->emitted += o.kept;
-        s->pending = o.last;
-        if (o.ended) {
-            close(o.slot);
-        }
-    }
-    for (const ChunkResult& c : input.chunks) {
-        if (c.status != RowStatus::ok && live_slot(c.slot, c.generation) != nullptr) {
-            end(c.slot, failed(c.status));
-        }
-    }
-    for (const DraftResult& d : input.drafts) {
-        Slot* s = live_slot(d.slot, d.generation);
-        for (int32_t i = 0; s != nullptr && i < std::min(d.count, config_.draft_depth); ++i) {
-            if (d.tokens[i] < 0 || d.tokens[i] >= config_.info.vocab) {
-                break;  // the list ends at an id that cannot be looked up
-            }
-            s->candidates[i] = d.tokens[i];
-            s->candidate_count = i + 1;
-        }
-    }
 }
 
 bool Planner::finish(const FinishInput& input, StepPlan* plan) {
@@ -452,91 +171,6 @@ bool Planner::finish(const FinishInput& input, StepPlan* plan) {
     plan->header.chain = input.chain;
     plan->note = {reinterpret_cast<const uint8_t*>(&note_), sizeof note_};
     return true;
-}
-
-void Planner::write_windows() {
-    // Rows beyond one per slot go round by round, so that every slot gets its first draft before
-    // any gets a second.
-    int32_t rows[StepOutline::kMaxSlots] = {};
-    int32_t count = 0;
-    uint32_t order[StepOutline::kMaxSlots];
-    for (int32_t i = 0; i < outline_.decode_count; ++i) {
-        if (slots_[outline_.decode[i]].state == SlotState::decoding) {
-            order[count++] = outline_.decode[i];
-        }
-    }
-    int32_t left = std::min(outline_.row_cap, config_.step_rows) - count;
-    std::fill(rows, rows + count, 1);
-    for (bool given = true; given && left > 0;) {
-        given = false;
-        for (int32_t i = 0; i < count && left > 0; ++i) {
-            const Slot& s = slots_[order[i]];
-            const int64_t most =
-                std::min<int64_t>({s.candidate_count + 1, s.remaining(), config_.window_rows});
-            if (rows[i] < most) {
-                ++rows[i];
-                --left;
-                given = true;
-            }
-        }
-    }
-    for (int32_t i = 0; i < count; ++i) {
-        const Slot& s = slots_[order[i]];
-        plan::Window w;
-        w.slot = order[i];
-        w.generation = s.generation;
-        w.position = s.length;
-        w.rows = rows[i];
-        w.accept_max = rows[i];
-        w.tokens_off = builder_.add_tokens({&s.pending, 1});
-        if (rows[i] > 1) {
-            w.flags |= plan::kDrafted;
-            builder_.add_tokens({s.candidates, static_cast<uint64_t>(rows[i] - 1)});
-        }
-        if (s.spec->sampler.logprobs >= 0) {
-            w.flags |= plan::kWantLogprobs;
-            w.top = s.spec->sampler.logprobs;
-        }
-        builder_.windows.push_back(w);
-
-        const int32_t depth = std::min(config_.draft_depth, config_.info.draft_max);
-        // After this window one token at least is gone; drafts pay only if two more may follow.
-        if (depth > 0 && s.spec->drafts_allowed && config_.step_rows > count && s.remaining() > 2) {
-            plan::Draft d;
-            d.slot = order[i];
-            d.generation = s.generation;
-            d.rows = depth;
-            builder_.drafts.push_back(d);
-        }
-    }
-}
-
-void Planner::write_chunk() {
-    if (outline_.slice_slot < 0) {
-        return;
-    }
-    Slot& s = slots_[static_cast<size_t>(outline_.slice_slot)];
-    if (s.state != SlotState::prefilling) {
-        return;
-    }
-    plan::Target target;  // the header cut: layer state at n - 1 must be exact, whatever the chunk
-    target.at = s.prefill_end();
-    plan::Chunk c;
-    c.slot = static_cast<uint32_t>(outline_.slice_slot);
-    c.generation = s.generation;
-    c.begin = s.length;
-    c.end = std::min(s.length + outline_.slice_rows, s.prefill_end());
-    c.stage_end = config_.info.prefill_stages;
-    c.tokens_off = builder_.add_tokens(s.spec->prompt.subspan(
-        static_cast<uint64_t>(c.begin), static_cast<uint64_t>(c.end - c.begin)));
-    c.target_off = static_cast<uint32_t>(builder_.targets.size());
-    c.target_count = 1;
-    builder_.targets.push_back(target);
-    builder_.chunks.push_back(c);
-    s.length = c.end;
-    if (s.length == s.prefill_end()) {
-        s.state = SlotState::decoding;
-    }
 }
 
 }  // namespace tenon::engine

@@ -27,6 +27,11 @@ struct SequenceSpec {
     int32_t reply = 0;
     bool background = false;
     bool drafts_allowed = false;
+
+    /// Rows of chunks: all prompt tokens but the last, which is the first decode row.
+    int64_t prompt_rows() const { return static_cast<int64_t>(prompt.size) - 1; }
+    /// Positions whose state a sequence can ever hold: the last emitted token is never computed.
+    int64_t positions_needed() const { return prompt_rows() + max_new; }
 };
 
 enum class PlannerEventKind : uint32_t { submit, cancel, sink_blocked, sink_free };

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// The prompt chunk of a step.
+#include "host/engine/planner.h"
+
+#include <algorithm>
+
+namespace tenon::engine {
+
+void Planner::write_chunk() {
+    if (outline_.slice_slot < 0) {
+        return;
+    }
+    Slot& s = slots_[static_cast<size_t>(outline_.slice_slot)];
+    if (s.state != SlotState::prefilling) {
+        return;
+    }
+    plan::Target target;  // the header cut: layer state at n - 1 must be exact, whatever the chunk
+    target.at = s.prefill_end();
+    plan::Chunk c;
+    c.slot = static_cast<uint32_t>(outline_.slice_slot);
+    c.generation = s.generation;
+    c.begin = s.length;
+    c.end = std::min(s.length + outline_.slice_rows, s.prefill_end());
+    c.stage_end = config_.info.prefill_stages;
+    c.tokens_off = builder_.add_tokens(s.spec->prompt.subspan(
+        static_cast<uint64_t>(c.begin), static_cast<uint64_t>(c.end - c.begin)));
+    c.target_off = static_cast<uint32_t>(builder_.targets.size());
+    c.target_count = 1;
+    builder_.targets.push_back(target);
+    builder_.chunks.push_back(c);
+    s.length = c.end;
+    if (s.length == s.prefill_end()) {
+        s.state = SlotState::decoding;
+    }
+}
+
+}  // namespace tenon::engine

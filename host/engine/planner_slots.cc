@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+// Admission of waiting replies, and slots from open to close.
+#include "host/engine/planner.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace tenon::engine {
+
+size_t Planner::next_waiting(const SchedulerView& view) const {
+    size_t best = waiting_.size();
+    std::tuple<int, bool, int64_t, uint64_t> best_key{};
+    for (size_t i = 0; i < waiting_.size(); ++i) {
+        const SequenceSpec& spec = *waiting_[i].spec;
+        if (waiting_[i].blocked_since >= 0) {
+            continue;  // its front end does not even take what it has
+        }
+        const int64_t rows = spec.prompt_rows();
+        const bool overdue =
+            base_.is_overdue(view, view.now_us - spec.arrival_us, rows, spec.background);
+        const auto key =
+            std::make_tuple(overdue ? 0 : 1, spec.background, overdue ? 0 : rows, spec.arrival_seq);
+        if (best == waiting_.size() || key < best_key) {
+            best = i;
+            best_key = key;
+        }
+    }
+    return best;
+}
+
+void Planner::admit(int64_t now_us) {
+    SchedulerView costs;
+    costs.now_us = now_us;
+    costs.chunk_rows = config_.chunk_rows;
+    costs.stage_us = stage_us_;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        if (slots_[i].state != SlotState::free) {
+            continue;
+        }
+        const size_t next = next_waiting(costs);
+        if (next == waiting_.size()) {
+            return;
+        }
+        const SequenceSpec& spec = *waiting_[next].spec;
+        const auto pages = static_cast<uint64_t>(config_.pages_of(spec.positions_needed()));
+        // Nobody overtakes a reply that waits for pages: it would starve behind smaller ones.
+        if (static_cast<uint64_t>(pages_.free()) < pages ||
+            !builder_.has_room(pages, spec.bias.size + spec.counts.size)) {
+            return;
+        }
+        const Waiting chosen = waiting_[next];
+        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(next));
+        open(i, chosen);
+    }
+}
+
+void Planner::open(size_t index, const Waiting& next) {
+    const SequenceSpec& spec = *next.spec;
+    Slot& s = slots_[index];
+    const auto slot_id = static_cast<uint32_t>(index);
+    ++s.generation;
+    s.spec = next.spec;
+    s.length = 0;
+    s.emitted = 0;
+    s.candidate_count = 0;
+    s.blocked_since = next.blocked_since;
+    s.state = s.prefill_end() > 0 ? SlotState::prefilling : SlotState::decoding;
+    s.pending = spec.prompt[spec.prompt.size - 1];
+    s.pages.resize(static_cast<size_t>(config_.pages_of(spec.positions_needed())));
+    TENON_CHECK(pages_.take(s.pages), "{} pages", s.pages.size());
+
+    plan::SlotOp op;
+    op.slot = slot_id;
+    op.generation = s.generation;
+    op.op = plan::SlotOpKind::open;
+    op.request = spec.request;
+    builder_.slot_ops.push_back(op);
+
+    plan::PageMap map;
+    map.slot = slot_id;
+    map.generation = s.generation;
+    map.count = static_cast<uint32_t>(s.pages.size());
+    map.pages_off = builder_.add_pages(s.pages);
+    builder_.page_maps.push_back(map);
+
+    plan::Sampler sampler = spec.sampler;
+    sampler.slot = slot_id;
+    sampler.generation = s.generation;
+    sampler.bias_off = spec.bias.empty() ? 0 : builder_.add_pairs(spec.bias);
+    sampler.bias_count = static_cast<uint32_t>(spec.bias.size);
+    sampler.stop_off = spec.stops.empty() ? 0 : builder_.add_tokens(spec.stops);
+    sampler.stop_count = static_cast<uint32_t>(spec.stops.size);
+    sampler.counts_off = spec.counts.empty() ? 0 : builder_.add_pairs(spec.counts);
+    sampler.counts_count = static_cast<uint32_t>(spec.counts.size);
+    builder_.samplers.push_back(sampler);
+
+    effects_.push_back({EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec});
+}
+
+void Planner::close(size_t index) {
+    Slot& s = slots_[index];
+    plan::SlotOp op;
+    op.slot = static_cast<uint32_t>(index);
+    op.generation = s.generation;
+    op.op = plan::SlotOpKind::close;
+    op.request = s.spec->request;
+    builder_.slot_ops.push_back(op);
+    for (const int32_t page : s.pages) {
+        pages_.release(page);
+    }
+    s.pages.clear();
+    s.state = SlotState::free;
+    s.spec = nullptr;
+    s.candidate_count = 0;
+    s.blocked_since = -1;
+}
+
+void Planner::end(size_t index, EndCause cause) {
+    const Slot& s = slots_[index];
+    effects_.push_back(
+        {EffectKind::ended, cause, static_cast<uint32_t>(index), s.generation, s.spec});
+    close(index);
+}
+
+}  // namespace tenon::engine
