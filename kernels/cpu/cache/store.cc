@@ -12,19 +12,10 @@ namespace tenon::cpu {
 namespace {
 
 Status store(void* self, const CacheStore& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
     const int64_t n = dim(p.x, 1);
     const RowFormat format = p.pages.format;
-    Check c(CacheStore::kOp.name);
-    c.dense("x", p.x, kBf16, {T, n}).rows(p.rows, T).pages("pages", p.pages, n);
-    c.unsupported(p.quantiser != RowFormat::q4e && p.quantiser != RowFormat::q4u, "quantiser",
-                  "pages hold q4e or q4u values");
-    c.unsupported(format != RowFormat::bf16 && format != p.quantiser, "pages.format",
-                  "neither bf16 nor the quantiser");
-    c.multiple("n", n, 32);
-    if (!c.ok()) {
-        return c.take();
-    }
     Context& ctx = context(self);
     share(ctx, T, 8, n * 6, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {

@@ -27,14 +27,9 @@ void pool_pair(const float* a0, const float* s0, const float* a1, const float* s
 }
 
 Status pool(void* self, const CompressPool& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
     const int64_t D = dim(p.a, 1);
-    Check c(CompressPool::kOp.name);
-    c.dense("a", p.a, kF32, {T, D}).dense("s", p.s, kF32, {T, D}).rows(p.rows, T);
-    c.dense("raw", p.raw, kF32, {kAny, kRawPositions, 2, D}).dense("out", p.out, kBf16, {T, D});
-    if (!c.ok()) {
-        return c.take();
-    }
     Context& ctx = context(self);
     const auto raw = [&](int64_t slot, int64_t pos) {
         return p.raw.as<float>() + (slot * kRawPositions + pos % kRawPositions) * 2 * D;

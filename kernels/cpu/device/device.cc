@@ -3,15 +3,20 @@
 #include "device/device.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include "common/registry.h"
 #include "common/simd.h"
-#include "device/buffer.h"
+#include "kernels/shared/host_buffer.h"
+#include "kernels/shared/views.h"
 #include "tenon/plugin.h"
 
 namespace tenon::cpu {
+
+using kernels::at;
+using kernels::dense_dims;
+using kernels::for_runs;
+using kernels::run_bytes;
 
 namespace {
 
@@ -26,74 +31,7 @@ class DoneEvent final : public Implements<DoneEvent, Event> {
     Status wait(int64_t) noexcept override { return {}; }
 };
 
-// Calls row(dst, src) for each run of contiguous elements of two views of one shape.
-template <class Row>
-void for_runs(const TensorView& v, int64_t run_dims, Row&& row) {
-    int64_t index[kMaxRank] = {};
-    const int64_t outer = v.rank - run_dims;
-    for (;;) {
-        row(index);
-        int64_t i = outer - 1;
-        for (; i >= 0; --i) {
-            if (++index[i] < v.shape[i]) {
-                break;
-            }
-            index[i] = 0;
-        }
-        if (i < 0) {
-            return;
-        }
-    }
-}
-
-// Trailing dimensions that are contiguous in v.
-int64_t dense_dims(const TensorView& v) {
-    int64_t want = 1;
-    int64_t dims = 0;
-    for (int i = v.rank - 1; i >= 0; --i) {
-        if (v.shape[i] != 1 && v.stride[i] != want) {
-            break;
-        }
-        want *= v.shape[i];
-        ++dims;
-    }
-    return dims;
-}
-
-char* at(const TensorView& v, const int64_t* index, int64_t outer) {
-    int64_t offset = 0;
-    for (int64_t i = 0; i < outer; ++i) {
-        offset += index[i] * v.stride[i];
-    }
-    return static_cast<char*>(v.data) + offset * dtype_bytes(v.dtype);
-}
-
-int64_t run_bytes(const TensorView& v, int64_t run_dims) {
-    int64_t n = dtype_bytes(v.dtype);
-    for (int64_t i = v.rank - run_dims; i < v.rank; ++i) {
-        n *= v.shape[i];
-    }
-    return n;
-}
-
 }  // namespace
-
-Memory machine_memory() {
-    Memory m;
-    if (std::FILE* f = std::fopen("/proc/meminfo", "r")) {
-        char line[160];
-        long long kib = 0;
-        while (std::fgets(line, sizeof line, f) != nullptr) {
-            if (std::sscanf(line, "MemTotal: %lld kB", &kib) == 1) {
-                m.total = kib * 1024;
-            } else if (std::sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
-                m.free = kib * 1024;
-            }
-        }
-        std::fclose(f);
-    }
-    return m;
-}
 
 CpuDevice::CpuDevice(Host* host, const DeviceOptions& options)
     : pool_(options.threads, host), simd_(!options.reference && simd_usable()) {
@@ -119,7 +57,7 @@ void* CpuDevice::query(StrView facet) noexcept {
 
 DeviceInfo CpuDevice::info() noexcept {
     DeviceInfo info;
-    const Memory m = machine_memory();
+    const kernels::Memory m = kernels::machine_memory();
     info.unified_memory = true;
     info.cpu = true;
     info.bytes_free = m.free;
@@ -131,7 +69,7 @@ DeviceInfo CpuDevice::info() noexcept {
 }
 
 Status CpuDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
-    return allocate_buffer(desc, out);
+    return kernels::allocate_buffer(desc, out);
 }
 
 Status CpuDevice::create_stream(const StreamDesc&, Stream** out) noexcept {
@@ -147,20 +85,9 @@ Status CpuDevice::record(Event&, Stream&) noexcept {
 }
 
 Status CpuDevice::copy(const TensorView& dst, const TensorView& src, Stream&) noexcept {
-    bool same = dst.dtype == src.dtype && dst.rank == src.rank;
-    for (int i = 0; same && i < dst.rank; ++i) {
-        same = dst.shape[i] == src.shape[i];
-    }
-    if (!same) {
-        return error(Code::invalid_argument, "copy: dst is {}, src is {}, expected equal views",
-                     describe(dst), describe(src));
-    }
+    TENON_TRY(kernels::check_copy(dst, src));
     if (dst.elements() == 0) {
         return {};
-    }
-    if (dst.null() || src.null()) {
-        return error(Code::invalid_argument, "copy: {} of {} has no data",
-                     dst.null() ? "dst" : "src", describe(dst));
     }
     const int64_t dims = std::min(dense_dims(dst), dense_dims(src));
     const auto bytes = static_cast<size_t>(run_bytes(dst, dims));

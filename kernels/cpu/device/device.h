@@ -51,11 +51,4 @@ class CpuDevice final : public Device, public OpTable {
     std::vector<OpEntry> ops_;
 };
 
-/// Available memory of the machine in bytes: {free, total}.
-struct Memory {
-    int64_t free = 0;
-    int64_t total = 0;
-};
-Memory machine_memory();
-
 }  // namespace tenon::cpu

@@ -13,15 +13,9 @@ namespace tenon::cpu {
 namespace {
 
 Status add(void* self, const ElemAdd& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.a);
     const int64_t n = dim(p.a, 1);
-    Check c(ElemAdd::kOp.name);
-    c.dense("a", p.a, kBf16, {T, n})
-        .dense("b", p.b, kBf16, {T, n})
-        .dense("out", p.out, kBf16, {T, n});
-    if (!c.in_place("out", p.out, "a", p.a).in_place("out", p.out, "b", p.b).ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, n, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t i = begin * n; i < end * n; ++i) {
             const float a = bf16_to_f32(p.a.as<uint16_t>()[i]);
@@ -33,13 +27,9 @@ Status add(void* self, const ElemAdd& p, Stream&) noexcept {
 }
 
 Status silu_mul(void* self, const ElemSiluMul& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.out);
     const int64_t n = dim(p.out, 1);
-    Check c(ElemSiluMul::kOp.name);
-    c.dense("gate_up", p.gate_up, kBf16, {T, 2 * n}).dense("out", p.out, kBf16, {T, n});
-    if (!c.disjoint("out", p.out, "gate_up", p.gate_up).ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, n * 15, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const uint16_t* g = p.gate_up.row<uint16_t>(t);
@@ -55,13 +45,9 @@ Status silu_mul(void* self, const ElemSiluMul& p, Stream&) noexcept {
 }
 
 Status gelu(void* self, const ElemGelu& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.x);
     const int64_t n = dim(p.x, 1);
-    Check c(ElemGelu::kOp.name);
-    c.dense("x", p.x, kBf16, {T, n}).dense("out", p.out, kBf16, {T, n});
-    if (!c.in_place("out", p.out, "x", p.x).ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, n * 15, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t i = begin * n; i < end * n; ++i) {
             const double z = bf16_to_f32(p.x.as<uint16_t>()[i]);

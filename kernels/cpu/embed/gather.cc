@@ -12,23 +12,11 @@ namespace tenon::cpu {
 namespace {
 
 Status gather(void* self, const EmbedGather& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.ids);
     const int64_t V = rows_of(p.table);
     const int64_t d = dim(p.table, 1);
-    Check c(EmbedGather::kOp.name);
-    c.dense("ids", p.ids, kI32, {T}).dense("table", p.table, kBf16, {V, d});
-    c.dense("out", p.out, kBf16, {T, 4, d}).multiple("d", d, 8);
     const bool injects = !p.inject_index.null() && T > 0;
-    if (injects) {
-        c.dense("inject_index", p.inject_index, kI32, {T});
-        c.dense("inject", p.inject, kBf16, {kAny, d});
-    }
-    if (!p.pre.null()) {
-        c.dense("pre", p.pre, kF32, {T, 4});
-    }
-    if (!c.ok()) {
-        return c.take();
-    }
     const auto bytes = static_cast<size_t>(d) * 2;
     for (int64_t t = 0; t < T; ++t) {
         const int32_t id = p.ids.as<int32_t>()[t];

@@ -11,20 +11,11 @@ namespace tenon::cpu {
 
 namespace {
 
-constexpr int64_t kGroup = 32;
-
 Status decode(void* self, const EngramDecode& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
     const int64_t c = dim(p.values, 1);
     const int64_t w = dim(p.values, 2);
-    Check check(EngramDecode::kOp.name);
-    // Records start at multiples of 8; the scales inside one follow the values, any multiple of w.
-    check.bytes_strided("values", p.values, kU8 | bit(DType::e4m3), {T, c, w}, 8);
-    check.bytes_strided("scales", p.scales, kU8 | bit(DType::e8m0), {T, c, w / kGroup}, 1);
-    check.rows(p.rows, T).multiple("w", w, kGroup).dense("out", p.out, kBf16, {T, c * w});
-    if (!check.ok()) {
-        return check.take();
-    }
     share(context(self), T, 1, c * w * 2, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const RowInfo& row = row_infos(p.rows)[t];
@@ -37,7 +28,8 @@ Status decode(void* self, const EngramDecode& p, Stream&) noexcept {
                 const uint8_t* v = p.values.row<uint8_t>(t) + i * p.values.stride[1];
                 const uint8_t* s = p.scales.row<uint8_t>(t) + i * p.scales.stride[1];
                 for (int64_t j = 0; j < w; ++j) {
-                    out[i * w + j] = f32_to_bf16(e4m3_to_f32(v[j]) * e8m0_to_f32(s[j / kGroup]));
+                    out[i * w + j] =
+                        f32_to_bf16(e4m3_to_f32(v[j]) * e8m0_to_f32(s[j / kEngramGroup]));
                 }
             }
         }

@@ -7,18 +7,6 @@
 
 namespace tenon::cpu {
 
-Status check_engram_gate(const EngramGate& p) {
-    const int64_t T = p.rows.T;
-    const int64_t d = dim(p.h, 2);
-    Check c(EngramGate::kOp.name);
-    c.dense("kv", p.kv, kFloats, {T, 5 * d}).dense("h", p.h, kBf16, {T, 4, d}).rows(p.rows, T);
-    c.dense("q_weight", p.q_weight, kFloats, {4, d}).dense("k_weight", p.k_weight, kFloats, {4, d});
-    c.number("k_weight dtype", static_cast<int64_t>(p.k_weight.dtype),
-             static_cast<int64_t>(p.q_weight.dtype));
-    c.disjoint("h", p.h, "kv", p.kv).multiple("d", d, 16);
-    return c.take();
-}
-
 namespace {
 
 void gate_stream(const EngramGate& p, int64_t t, int64_t j, int64_t d) {
@@ -45,7 +33,7 @@ void gate_stream(const EngramGate& p, int64_t t, int64_t j, int64_t d) {
 }
 
 Status gate(void* self, const EngramGate& p, Stream&) noexcept {
-    TENON_TRY(check_engram_gate(p));
+    TENON_TRY(check_op(p));
     const int64_t d = p.h.shape[2];
     share(context(self), p.rows.T, 1, d * 30, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {

@@ -10,8 +10,6 @@
 
 namespace tenon::cpu {
 
-Status check_engram_gate(const EngramGate& p);
-
 /// g from the three sums of one stream, f32 steps of M 4.4. `dot` is the sum of h q k key.
 inline float engram_gate_value(float dot, float mean_h, float mean_key, float eps, int64_t d) {
     const float rstd = 1.0f / std::sqrt(mean_h + eps) * (1.0f / std::sqrt(mean_key + eps));

@@ -71,7 +71,7 @@ Status for_weights(Context& c, const EngramGate& p) {
 }
 
 Status gate(void* self, const EngramGate& p, Stream&) noexcept {
-    TENON_TRY(check_engram_gate(p));
+    TENON_TRY(check_op(p));
     return p.kv.dtype == DType::bf16 ? for_weights<uint16_t>(context(self), p)
                                      : for_weights<float>(context(self), p);
 }

@@ -12,22 +12,10 @@ namespace tenon::cpu {
 namespace {
 
 Status quantize(void* self, const KvqQuantize& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.x);
     const int64_t n = dim(p.x, 1);
-    Check c(KvqQuantize::kOp.name);
-    c.unsupported(p.format == RowFormat::bf16, "format", "bf16 has nothing to quantise");
-    c.strided("x", p.x, kBf16, {T, n}).multiple("n", n, p.format == RowFormat::q4e ? 16 : 32);
-    if (!p.values.null()) {
-        c.strided("values", p.values, kBf16, {T, n}).in_place("values", p.values, "x", p.x);
-    }
     const bool packs = !p.codes.null() || !p.scales.null();
-    if (packs) {
-        c.dense("codes", p.codes, kU8, {T, code_bytes(p.format, n)});
-        c.dense("scales", p.scales, kU8, {T, scale_bytes(p.format, n)});
-    }
-    if (!c.ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, n * 6, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const uint16_t* x = p.x.row<uint16_t>(t);
@@ -43,17 +31,10 @@ Status quantize(void* self, const KvqQuantize& p, Stream&) noexcept {
 }
 
 Status dequantize(void* self, const KvqDequantize& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.out);
     const int64_t n = dim(p.out, 1);
     constexpr int64_t kPiece = 32;
-    Check c(KvqDequantize::kOp.name);
-    c.unsupported(p.format == RowFormat::bf16, "format", "bf16 has no codes");
-    c.multiple("n", n, p.format == RowFormat::q4e ? 16 : 32);
-    c.dense("codes", p.codes, kU8, {T, code_bytes(p.format, n)});
-    c.dense("scales", p.scales, kU8, {T, scale_bytes(p.format, n)});
-    if (!c.dense("out", p.out, kBf16, {T, n}).ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, n * 2, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             for (int64_t i = 0; i < n; i += kPiece) {

@@ -7,23 +7,10 @@
 
 namespace tenon::cpu {
 
-Status check_linear_plain(const LinearPlain& p) {
-    const int64_t T = rows_of(p.x);
-    const int64_t K = dim(p.x, 1);
-    const int64_t N = rows_of(p.w);
-    Check c(LinearPlain::kOp.name);
-    c.strided("x", p.x, kFloats, {T, K}).dense("w", p.w, kFloats, {N, K});
-    c.strided("y", p.y, kFloats, {T, N}).disjoint("y", p.y, "x", p.x);
-    if (!p.bias.null()) {
-        c.dense("bias", p.bias, kFloats, {N});
-    }
-    return c.take();
-}
-
 namespace {
 
 Status plain(void* self, const LinearPlain& p, Stream&) noexcept {
-    TENON_TRY(check_linear_plain(p));
+    TENON_TRY(check_op(p));
     const int64_t K = p.x.shape[1];
     const int64_t N = p.w.shape[0];
     share(context(self), p.x.shape[0], 1, K * N, [&](int64_t begin, int64_t end, int32_t) {

@@ -7,8 +7,6 @@
 
 namespace tenon::cpu {
 
-Status check_linear_plain(const LinearPlain& p);
-
 /// The SIMD version for this CPU, or null: f32 fma in 16 fixed lanes, lanes added in a fixed tree.
 /// Within (K / 16 + 5) 2^-24 times the sum of absolute products of the reference, before the
 /// rounding of y.

@@ -73,7 +73,7 @@ struct Tiles {
 };
 
 Status plain(void* self, const LinearPlain& p, Stream&) noexcept {
-    TENON_TRY(check_linear_plain(p));
+    TENON_TRY(check_op(p));
     Context& c = context(self);
     const bool x16 = p.x.dtype == DType::bf16;
     const bool w16 = p.w.dtype == DType::bf16;

@@ -69,7 +69,7 @@ void mix_block(const MhcMix& p, int64_t t0, int64_t t1) {
 }
 
 Status mix(void* self, const MhcMix& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_mix(p));
+    TENON_TRY(check_op(p));
     const int64_t T = p.h.shape[0];
     const int64_t row_ns = 4 * p.h.shape[2] * 24 / 20 + 1000;
     share(context(self), T, kBlockRows, row_ns, [&](int64_t begin, int64_t end, int32_t) HWY_ATTR {
@@ -81,7 +81,7 @@ Status mix(void* self, const MhcMix& p, Stream&) noexcept {
 }
 
 Status collapse(void* self, const MhcCollapse& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_collapse(p));
+    TENON_TRY(check_op(p));
     const int64_t d = p.h.shape[2];
     share(context(self), p.h.shape[0], 8, d / 2, [&](int64_t begin, int64_t end, int32_t) HWY_ATTR {
         for (int64_t t = begin; t < end; ++t) {
@@ -126,7 +126,7 @@ void expand_rows(const MhcExpand& p, int64_t begin, int64_t end) {
 }
 
 Status expand(void* self, const MhcExpand& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_expand(p));
+    TENON_TRY(check_op(p));
     const int64_t d = p.h.shape[2];
     const bool bf16 = p.y.dtype == DType::bf16;
     share(context(self), p.h.shape[0], 8, d * 2, [&](int64_t begin, int64_t end, int32_t) HWY_ATTR {

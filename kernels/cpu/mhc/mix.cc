@@ -10,18 +10,6 @@
 
 namespace tenon::cpu {
 
-Status check_mhc_mix(const MhcMix& p) {
-    const int64_t T = rows_of(p.h);
-    const int64_t d = dim(p.h, 2);
-    Check c(MhcMix::kOp.name);
-    c.unsupported(p.h.rank == 3 && p.h.shape[1] != 4, "h", "only 4 streams");
-    c.dense("h", p.h, kBf16, {T, 4, d}).dense("fn", p.fn, kF32, {24, 4 * d});
-    c.dense("scale", p.scale, kF32, {3}).dense("base", p.base, kF32, {24});
-    c.dense("pre", p.pre, kF32, {T, 4}).dense("post", p.post, kF32, {T, 4});
-    c.dense("comb", p.comb, kF32, {T, 4, 4}).at_least("iters", p.iters, 1).multiple("d", d, 16);
-    return c.take();
-}
-
 namespace {
 
 float sigmoid(float x) {
@@ -47,7 +35,7 @@ void normalise_rows(float (&a)[4][4], float eps) {
 }
 
 Status mix(void* self, const MhcMix& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_mix(p));
+    TENON_TRY(check_op(p));
     const int64_t n = 4 * p.h.shape[2];
     share(context(self), p.h.shape[0], 1, n * 24, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {

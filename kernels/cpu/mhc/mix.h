@@ -8,10 +8,6 @@
 
 namespace tenon::cpu {
 
-Status check_mhc_mix(const MhcMix& p);
-Status check_mhc_collapse(const MhcCollapse& p);
-Status check_mhc_expand(const MhcExpand& p);
-
 /// Row t of pre, post and comb from fn . v (24 dots) and the mean square of v; f32 steps of M 3.2.
 void mhc_finish(const MhcMix& p, int64_t t, const float* dots, float mean_square);
 

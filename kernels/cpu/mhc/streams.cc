@@ -8,29 +8,10 @@
 
 namespace tenon::cpu {
 
-Status check_mhc_collapse(const MhcCollapse& p) {
-    const int64_t T = rows_of(p.h);
-    const int64_t d = dim(p.h, 2);
-    Check c(MhcCollapse::kOp.name);
-    c.dense("h", p.h, kBf16, {T, 4, d}).dense("pre", p.pre, kF32, {T, 4});
-    c.dense("out", p.out, kBf16, {T, d}).disjoint("out", p.out, "h", p.h).multiple("d", d, 16);
-    return c.take();
-}
-
-Status check_mhc_expand(const MhcExpand& p) {
-    const int64_t T = rows_of(p.h);
-    const int64_t d = dim(p.h, 2);
-    Check c(MhcExpand::kOp.name);
-    c.dense("y", p.y, kFloats, {T, d}).dense("h", p.h, kBf16, {T, 4, d});
-    c.dense("post", p.post, kF32, {T, 4}).dense("comb", p.comb, kF32, {T, 4, 4});
-    c.dense("out", p.out, kBf16, {T, 4, d}).in_place("out", p.out, "h", p.h).multiple("d", d, 16);
-    return c.take();
-}
-
 namespace {
 
 Status collapse(void* self, const MhcCollapse& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_collapse(p));
+    TENON_TRY(check_op(p));
     const int64_t d = p.h.shape[2];
     share(context(self), p.h.shape[0], 1, d * 4, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
@@ -49,7 +30,7 @@ Status collapse(void* self, const MhcCollapse& p, Stream&) noexcept {
 }
 
 Status expand(void* self, const MhcExpand& p, Stream&) noexcept {
-    TENON_TRY(check_mhc_expand(p));
+    TENON_TRY(check_op(p));
     const int64_t d = p.h.shape[2];
     share(context(self), p.h.shape[0], 1, d * 20, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
@@ -78,13 +59,9 @@ Status expand(void* self, const MhcExpand& p, Stream&) noexcept {
 }
 
 Status mean(void* self, const MhcMean& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.h);
     const int64_t d = dim(p.h, 2);
-    Check c(MhcMean::kOp.name);
-    c.dense("h", p.h, kBf16, {T, 4, d}).strided("out", p.out, kBf16, {T, d});
-    if (!c.disjoint("out", p.out, "h", p.h).ok()) {
-        return c.take();
-    }
     share(context(self), T, 1, d * 2, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const uint16_t* h = p.h.row<uint16_t>(t);

@@ -9,20 +9,10 @@
 
 namespace tenon::cpu {
 
-Status check_norm_rms(const NormRms& p) {
-    const int64_t T = rows_of(p.x);
-    const int64_t n = dim(p.x, 1);
-    Check c(NormRms::kOp.name);
-    c.strided("x", p.x, kFloats, {T, n}).dense("weight", p.weight, kFloats, {n});
-    c.strided("out", p.out, kFloats, {T, n}).in_place("out", p.out, "x", p.x);
-    c.finite("eps", p.eps);
-    return c.take();
-}
-
 namespace {
 
 Status rms(void* self, const NormRms& p, Stream&) noexcept {
-    TENON_TRY(check_norm_rms(p));
+    TENON_TRY(check_op(p));
     const int64_t n = p.x.shape[1];
     share(context(self), p.x.shape[0], 1, n * 2, [&](int64_t begin, int64_t end, int32_t) {
         const Source w(p.weight, 0);

@@ -7,8 +7,6 @@
 
 namespace tenon::cpu {
 
-Status check_norm_rms(const NormRms& p);
-
 /// The SIMD version for this CPU, or null. Same rounding points; f32 sum of 16 lanes in fixed
 /// order.
 OpCall<NormRms> norm_rms_simd();

@@ -86,7 +86,7 @@ void for_weight(Context& c, const NormRms& p) {
 }
 
 Status rms(void* self, const NormRms& p, Stream&) noexcept {
-    TENON_TRY(check_norm_rms(p));
+    TENON_TRY(check_op(p));
     if (p.x.dtype == DType::bf16) {
         for_weight<uint16_t>(context(self), p);
     } else {

@@ -17,23 +17,9 @@ bool inside(const TensorView& pool, int32_t page) {
 }
 
 Status copy(void* self, const PagesCopy& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t n = rows_of(p.src);
     const int64_t bytes = dim(p.pool, 1);
-    Check c(PagesCopy::kOp.name);
-    c.dense("pool", p.pool, kU8, {kAny, bytes}).dense("src", p.src, kI32, {n});
-    c.dense("dst", p.dst, kI32, {n}).dense("tokens", p.tokens, kI32, {n});
-    c.at_least("page_tokens", p.page_tokens, 1);
-    for (const PagePlane& plane : p.planes) {
-        c.at_least("planes.ratio", plane.ratio, 1).at_least("planes.row_bytes", plane.row_bytes, 0);
-        c.at_least("planes.at", plane.at, 0);
-        if (c.ok()) {
-            c.in_range("end of a plane", plane.at + p.page_tokens / plane.ratio * plane.row_bytes,
-                       0, bytes);
-        }
-    }
-    if (!c.ok()) {
-        return c.take();
-    }
     for (int64_t i = 0; i < n; ++i) {
         const int32_t src = p.src.as<int32_t>()[i];
         const int32_t dst = p.dst.as<int32_t>()[i];
@@ -59,13 +45,9 @@ Status copy(void* self, const PagesCopy& p, Stream&) noexcept {
 // Moves records between the pool and a contiguous block.
 template <bool kPack, class P>
 Status move(void* self, const P& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t n = rows_of(p.ids);
     const int64_t bytes = dim(p.pool, 1);
-    Check c(P::kOp.name);
-    c.dense("pool", p.pool, kU8, {kAny, bytes}).dense("ids", p.ids, kI32, {n});
-    if (!c.dense("records", p.records, kU8, {n, bytes}).ok()) {
-        return c.take();
-    }
     for (int64_t i = 0; i < n; ++i) {
         const int32_t page = p.ids.template as<int32_t>()[i];
         if (!inside(p.pool, page)) {

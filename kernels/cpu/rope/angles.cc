@@ -13,13 +13,9 @@ namespace tenon::cpu {
 namespace {
 
 Status angles(void* self, const RopeAngles& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
     const int64_t half = rows_of(p.freq);
-    Check c(RopeAngles::kOp.name);
-    c.rows(p.rows, T).dense("freq", p.freq, kF32, {half}).at_least("step", p.step, 1);
-    if (!c.dense("cs", p.cs, kF32, {T, 2 * half}).ok()) {
-        return c.take();
-    }
     share(context(self), T, 8, half * 50, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const RowInfo& row = row_infos(p.rows)[t];

@@ -10,11 +10,6 @@
 
 namespace tenon::cpu {
 
-/// The geometry of a call: T rows of n vectors of D channels, the last R turned.
-struct TurnShape {
-    int64_t T, n, D, R;
-};
-Status check_rope_turn(const RopeTurn& p, TurnShape* shape);
 /// Copies the channels that are not turned where `out` is not `x`.
 void copy_unturned(const RopeTurn& p, const TurnShape& s, int64_t t);
 

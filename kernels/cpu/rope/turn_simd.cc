@@ -37,7 +37,7 @@ void turn_vector(const uint16_t* x, const float* cosine, const float* sine, bool
 
 Status turn(void* self, const RopeTurn& p, Stream&) noexcept {
     TurnShape s{};
-    TENON_TRY(check_rope_turn(p, &s));
+    TENON_TRY(check_op(p, &s));
     const int64_t whole = s.R / 2 / static_cast<int64_t>(kLanes) * static_cast<int64_t>(kLanes);
     share(context(self), s.T, 8, s.n * s.R / 2, [&](int64_t begin, int64_t end, int32_t) HWY_ATTR {
         for (int64_t t = begin; t < end; ++t) {

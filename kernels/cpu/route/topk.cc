@@ -11,9 +11,6 @@ namespace tenon::cpu {
 
 namespace {
 
-constexpr int64_t kMaxExperts = 512;
-constexpr int32_t kMaxChosen = 16;
-
 float score(float logit) {
     const double z = logit;
     return static_cast<float>(std::sqrt(z > 20.0 ? z : std::log1p(std::exp(z))));
@@ -76,18 +73,9 @@ void route_row(const RouteTopk& p, int64_t t) {
 }
 
 Status topk(void* self, const RouteTopk& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.logits);
     const int64_t E = dim(p.logits, 1);
-    Check c(RouteTopk::kOp.name);
-    c.dense("logits", p.logits, kF32, {T, E}).dense("bias", p.bias, kF32, {E}).rows(p.rows, T);
-    if (!p.bias_image.null()) {
-        c.dense("bias_image", p.bias_image, kF32, {E});
-    }
-    c.in_range("E", E, 1, kMaxExperts).in_range("k", p.k, 1, E < kMaxChosen ? E : kMaxChosen);
-    c.dense("ids", p.ids, kI32, {T, p.k}).dense("weights", p.weights, kF32, {T, p.k});
-    if (!c.ok()) {
-        return c.take();
-    }
     share(context(self), T, 16, E * 60, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             route_row(p, t);

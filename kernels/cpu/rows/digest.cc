@@ -14,16 +14,8 @@ constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
 
 Status digest(void*, const RowsDigest& p, Stream&) noexcept {
     const int64_t T = p.rows.T;
-    Check c(RowsDigest::kOp.name);
-    c.at_least("x rank", p.x.rank, 1).number("x rows", rows_of(p.x), T).rows(p.rows, T);
-    c.dense("out", p.out, bit(DType::u64), {1});
-    if (!c.ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     const int64_t row = T == 0 ? 0 : p.x.bytes() / T;
-    if (!c.multiple("bytes of a row", row, 8).unsupported(!p.x.dense(), "x", "not dense").ok()) {
-        return c.take();
-    }
     uint64_t sum = 0;
     for (int64_t t = 0; t < T; ++t) {
         const RowInfo& info = row_infos(p.rows)[t];

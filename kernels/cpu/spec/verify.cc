@@ -68,14 +68,8 @@ VerifyDecision verify_segment(const SpecVerify& p, const SegInfo& seg, const Ver
 }
 
 Status verify(void* self, const SpecVerify& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
-    Check c(SpecVerify::kOp.name);
-    c.dense("drawn", p.drawn, kI32, {kAny}).dense("ids", p.ids, kI32, {T}).rows(p.rows, T);
-    c.structs<VerifyLimits>("limits", p.limits, p.rows.S);
-    c.structs<VerifyDecision>("decision", p.decision, p.rows.S);
-    if (!c.ok()) {
-        return c.take();
-    }
     Context& ctx = context(self);
     for (int64_t s = 0; s < p.rows.S; ++s) {
         const SegInfo& seg = seg_infos(p.rows)[s];

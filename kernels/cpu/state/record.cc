@@ -11,30 +11,6 @@ namespace tenon::cpu {
 
 namespace {
 
-template <class P>
-Status check(const P& p) {
-    Check c(P::kOp.name);
-    c.at_least("length", p.length, 0).at_least("positions", p.positions, 0);
-    for (const Ring& r : p.rings) {
-        c.ring(r, r.width).at_least("ring.R", r.R, p.positions);
-        if (c.ok()) {
-            c.in_range("slot", p.slot, 0, r.codes.shape[0] - 1);
-        }
-    }
-    for (const TensorView& raw : p.raws) {
-        c.dense("raws", raw, kF32, {kAny, kRawPositions, 2, kAny});
-        if (c.ok()) {
-            c.in_range("slot", p.slot, 0, raw.shape[0] - 1);
-        }
-    }
-    c.dense("record", p.record, kU8, {kAny});
-    if (c.ok()) {
-        c.at_least("record bytes", p.record.shape[0],
-                   state_record_bytes(p.positions, p.rings, p.raws));
-    }
-    return c.take();
-}
-
 // Calls part(state, record_offset, bytes) for each piece; null state stands for a position below 0.
 template <class P, class Part>
 void for_parts(const P& p, Part&& part) {
@@ -65,7 +41,7 @@ void for_parts(const P& p, Part&& part) {
 }
 
 Status save(void*, const StateSave& p, Stream&) noexcept {
-    TENON_TRY(check(p));
+    TENON_TRY(check_op(p));
     uint8_t* record = p.record.as<uint8_t>();
     for_parts(p, [&](const uint8_t* state, int64_t at, int64_t bytes) {
         if (state == nullptr) {
@@ -78,7 +54,7 @@ Status save(void*, const StateSave& p, Stream&) noexcept {
 }
 
 Status load(void*, const StateLoad& p, Stream&) noexcept {
-    TENON_TRY(check(p));
+    TENON_TRY(check_op(p));
     const uint8_t* record = p.record.as<uint8_t>();
     for_parts(p, [&](uint8_t* state, int64_t at, int64_t bytes) {
         if (state != nullptr) {

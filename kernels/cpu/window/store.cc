@@ -14,13 +14,9 @@ namespace tenon::cpu {
 namespace {
 
 Status store(void* self, const WindowStore& p, Stream&) noexcept {
+    TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
     const int64_t D = dim(p.kv, 1);
-    Check c(WindowStore::kOp.name);
-    c.dense("kv", p.kv, kBf16, {T, D}).rows(p.rows, T).ring(p.ring, D).multiple("D", D, 32);
-    if (!c.ok()) {
-        return c.take();
-    }
     Context& ctx = context(self);
     for (int64_t i = 0; i < p.rows.S; ++i) {
         const SegInfo& seg = seg_infos(p.rows)[i];

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Buffers are anonymous mappings: zero pages until touched, huge pages where the kernel has them.
-#include "device/buffer.h"
-
-#include <sys/mman.h>
+#include "kernels/shared/host_buffer.h"
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 
-#include "device/device.h"
+#include <sys/mman.h>
 
-namespace tenon::cpu {
+namespace tenon::kernels {
 
 namespace {
 
@@ -37,6 +36,23 @@ class HostBuffer final : public Implements<HostBuffer, Buffer> {
 };
 
 }  // namespace
+
+Memory machine_memory() {
+    Memory m;
+    if (std::FILE* f = std::fopen("/proc/meminfo", "r")) {
+        char line[160];
+        long long kib = 0;
+        while (std::fgets(line, sizeof line, f) != nullptr) {
+            if (std::sscanf(line, "MemTotal: %lld kB", &kib) == 1) {
+                m.total = kib * 1024;
+            } else if (std::sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
+                m.free = kib * 1024;
+            }
+        }
+        std::fclose(f);
+    }
+    return m;
+}
 
 Status allocate_buffer(const BufferDesc& desc, Buffer** out) noexcept {
     return guard([&]() -> Status {
@@ -74,4 +90,4 @@ Status allocate_buffer(const BufferDesc& desc, Buffer** out) noexcept {
     });
 }
 
-}  // namespace tenon::cpu
+}  // namespace tenon::kernels

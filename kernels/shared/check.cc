@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The failing side of op argument checks.
-#include "common/check.h"
+#include "kernels/shared/check.h"
 
-namespace tenon::cpu {
+namespace tenon::kernels {
 
 namespace {
 
@@ -218,4 +218,4 @@ void Check::bad_scratch(const TensorView& v, int64_t needed) {
     }
 }
 
-}  // namespace tenon::cpu
+}  // namespace tenon::kernels

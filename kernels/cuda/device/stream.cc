@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Streams and events.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "device/device.h"
+
+namespace tenon::cuda {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Below this a wake-up costs more than the wait; beyond it the core is given to others.
+constexpr auto kSpin = std::chrono::microseconds(200);
+
+class CudaStream final : public Implements<CudaStream, Stream> {
+  public:
+    explicit CudaStream(cudaStream_t stream) : stream_(stream) {}
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
+    ~CudaStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+
+    void* native() noexcept override { return stream_; }
+
+  private:
+    cudaStream_t stream_;
+};
+
+class CudaEvent final : public Implements<CudaEvent, Event> {
+  public:
+    explicit CudaEvent(cudaEvent_t event) : event_(event) {}
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
+    ~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+
+    // A failed device counts as done: the following `wait` reports it.
+    bool done() noexcept override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+
+    Status wait(int64_t timeout_us) noexcept override {
+        const Clock::time_point began = Clock::now();
+        const Clock::time_point deadline = began + std::chrono::microseconds(timeout_us);
+        for (;;) {
+            const cudaError_t result = cudaEventQuery(event_);
+            if (result != cudaErrorNotReady) {
+                return cuda_status(result, "event");
+            }
+            const Clock::time_point now = Clock::now();
+            if (now >= deadline) {
+                return guard([&] {
+                    return error(Code::deadline, "event: the device was not done within {} us",
+                                 timeout_us);
+                });
+            }
+            if (now - began > kSpin) {
+                std::this_thread::yield();
+            }
+        }
+    }
+    cudaEvent_t handle() const { return event_; }
+
+  private:
+    cudaEvent_t event_;
+};
+
+}  // namespace
+
+Status make_stream(const StreamDesc& desc, Stream** out) {
+    int least = 0;
+    int greatest = 0;  // the more urgent, the smaller CUDA's number
+    TENON_TRY(cuda_status(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream"));
+    cudaStream_t stream = nullptr;
+    TENON_TRY_CTX(cuda_status(cudaStreamCreateWithPriority(
+                                  &stream, cudaStreamNonBlocking,
+                                  std::clamp(-static_cast<int>(desc.priority), greatest, least)),
+                              "cudaStreamCreate"),
+                  "stream '{}'", desc.name);
+    *out = new CudaStream(stream);
+    return {};
+}
+
+Status make_event(Event** out) {
+    cudaEvent_t event = nullptr;
+    TENON_TRY(cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
+    *out = new CudaEvent(event);
+    return {};
+}
+
+cudaEvent_t native(Event& event) {
+    return static_cast<CudaEvent&>(event).handle();
+}
+
+}  // namespace tenon::cuda
