@@ -112,6 +112,7 @@ Status EngineCore::round(Round* out) {
         TENON_TRY(collect());
         finish.drafts = drafts_;
         finish.chunks = chunks_;
+        finish.timing = result_.timing;
     }
     finish.outcomes = outcomes_;
     finish.chain = chain_;
@@ -247,6 +248,9 @@ Status EngineCore::collect() {
     TENON_TRY(read_drafts(result));
     TENON_TRY_CTX(model_.collect(step_, Stage::done, &result), "step {} done", step_);
     in_flight_ = false;
+    if (recorder_ != nullptr) {
+        recorder_->on_result(result);
+    }
     if (result.chunks.size > plan::kMaxChunks) {
         return broken(step_, "more chunk results than a plan can have");
     }
@@ -306,6 +310,7 @@ Status EngineCore::read_window(const WindowResult& window, const StepResult& res
         }
         outcome.emitted = window.emitted;
         outcome.last = tokens_.back();
+        outcome.tokens = {tokens_.data() + kept.tokens_off, n};
         if (!flight.reply->ended) {
             take_tokens(*flight.reply, flight, window, result, &outcome);
         }

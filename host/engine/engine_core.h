@@ -15,13 +15,15 @@
 
 namespace tenon::engine {
 
-/// Sees what a replay needs, in order: outline inputs, finish inputs, encoded plans. Engine thread.
+/// Sees what a replay needs, in order: outline inputs, finish inputs, encoded plans, and between a
+/// plan and the next one its result. Engine thread.
 class PlannerRecorder {
   public:
     virtual ~PlannerRecorder() = default;
     virtual void on_outline(const OutlineInput& input) = 0;
     virtual void on_finish(const FinishInput& input) = 0;
     virtual void on_plan(Span<const uint8_t> message) = 0;
+    virtual void on_result(const StepResult&) {}
 };
 
 struct CoreParts {

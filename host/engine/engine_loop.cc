@@ -48,6 +48,7 @@ engine::PlannerConfig planner_config(const EngineSettings& s, const ModelInfo& i
     c.window_rows = std::min(s.window_rows, info.max_window_rows);
     c.chunk_rows = std::min(s.chunk_rows, info.max_chunk_rows);
     c.draft_depth = info.draft_rows > 0 ? std::min(s.draft_depth, info.draft_max) : 0;
+    c.copy_drafts = s.copy_drafts;
     c.max_waiting = s.max_queued + static_cast<int32_t>(kReplySlack);
     c.fairness_us = s.fairness_us;
     c.fairness_background_us = s.fairness_background_us;
@@ -97,7 +98,7 @@ Status check_config(const engine::PlannerConfig& c, const EngineSettings& s) {
 std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const ModelInfo& info) {
     const engine::PlannerConfig c = planner_config(settings, info);
     const int64_t sequences = settings.slots + settings.max_queued + kReplySlack;
-    std::vector<MemoryEntry> entries(2);
+    std::vector<MemoryEntry> entries(3);
     entries[0].tag = "plan";
     entries[0].place = PlanPlace::host;
     entries[0].count = 4;
@@ -108,6 +109,11 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
     entries[1].count = sequences;
     entries[1].bytes = sequences * engine::SinkRing::kBytes + (2 << 20);
     entries[1].note = "reply rings of running and waiting requests, delivery queue";
+    entries[2].tag = "history";
+    entries[2].place = PlanPlace::host;
+    entries[2].count = settings.slots;
+    entries[2].bytes = settings.slots * engine::TokenHistory::bytes(c.context_tokens);
+    entries[2].note = "tokens of each slot, with an index for copy drafts";
     return entries;
 }
 
@@ -122,7 +128,7 @@ struct EngineLoop::Impl {
           wake(std::make_shared<engine::WakeEvent>()),
           queue(static_cast<size_t>(c.slots + c.max_waiting)),
           delivery(h, metrics, c.slots + c.max_waiting, m.text().info().eos, wake),
-          core({m, h, delivery, metrics, queue}, c, overlays) {
+          core({m, h, delivery, metrics, queue, settings.recorder}, c, overlays) {
         const TextInfo text = m.text().info();
         limits.context_tokens = c.context_tokens;
         limits.vocab = c.info.vocab;

@@ -11,6 +11,10 @@
 
 namespace tenon {
 
+namespace engine {
+class PlannerRecorder;
+}
+
 /// Values used where a request is silent ([sampling] of the profile).
 struct SamplingDefaults {
     float temperature = 1.0f;
@@ -41,8 +45,9 @@ struct EngineSettings {
     int32_t world = 1;
 
     // Scheduling.
-    int32_t draft_depth = 0;  ///< drafts per window; 0 = none; at most the model's
-    int32_t max_queued = 64;  ///< waiting replies; beyond: unavailable "queue full"
+    int32_t draft_depth = 0;   ///< most drafts of the model a window; 0 = none; at most the model's
+    bool copy_drafts = false;  ///< drafts looked up in the stream's own text
+    int32_t max_queued = 64;   ///< waiting replies; beyond: unavailable "queue full"
     bool clamp_max_tokens = false;
     int64_t fairness_us = 60'000'000;
     int64_t fairness_background_us = 600'000'000;
@@ -55,6 +60,9 @@ struct EngineSettings {
     std::vector<std::string> aliases;
     std::string profile_name, profile_digest, version;
     int64_t created_unix = 0;
+
+    /// Sees every step; borrowed, null = none. Must outlive the engine.
+    engine::PlannerRecorder* recorder = nullptr;
 
     /// Called once, on the engine thread, after every stream got its error event was queued. Must
     /// not block and must not call the engine; typically it wakes the main thread, which then

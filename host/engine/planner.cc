@@ -45,9 +45,13 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
       chain_(base_, overlays, host),
       pages_(config.pool_pages),
       builder_(builder_limits(config)),
-      slots_(static_cast<size_t>(config.slots)) {
+      proposals_(static_cast<size_t>(config.slots)) {
     const auto slots = static_cast<size_t>(config.slots);
     const size_t sequences = slots + static_cast<size_t>(config.max_waiting);
+    slots_.reserve(slots);
+    while (slots_.size() < slots) {
+        slots_.emplace_back(config.context_tokens);
+    }
     for (Slot& s : slots_) {
         s.pages.reserve(static_cast<size_t>(config.pages_per_slot()));
     }
@@ -58,8 +62,7 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
 }
 
 void Planner::set_costs(const CostTable& costs) {
-    window_us_.assign(costs.window_us.begin(), costs.window_us.end());
-    stage_us_.assign(costs.stage_us.begin(), costs.stage_us.end());
+    costs_.set(costs);
 }
 
 Planner::SlotInfo Planner::slot(int32_t index) const {
@@ -97,6 +100,7 @@ int64_t Planner::next_due_us() const {
 void Planner::outline(const OutlineInput& input) {
     builder_.reset();
     effects_.clear();
+    costs_.publish();
     note_ = PlanNote{input.now_us, input.memory_level, static_cast<uint32_t>(input.events.size)};
     for (const PlannerEvent& event : input.events) {
         take_event(event, input.now_us);
@@ -124,8 +128,8 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
     view_.row_cap = input.may_decode ? config_.step_rows : 0;
     view_.chunk_rows = config_.chunk_rows;
     view_.stages = config_.info.prefill_stages;
-    view_.window_us = window_us_;
-    view_.stage_us = stage_us_;
+    view_.window_us = costs_.window_table();
+    view_.stage_us = costs_.stage_table();
     for (size_t i = 0; i < slots_.size(); ++i) {
         const Slot& s = slots_[i];
         SlotView v;
@@ -158,6 +162,8 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
 
 bool Planner::finish(const FinishInput& input, StepPlan* plan) {
     effects_.clear();
+    costs_.observe(step_rows_, step_streams_, step_chunk_, config_.chunk_rows, input.timing);
+    step_rows_ = step_streams_ = step_chunk_ = 0;
     apply_results(input);
     write_windows();
     write_chunk();

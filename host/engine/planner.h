@@ -5,10 +5,13 @@
 
 #include <vector>
 
+#include "host/engine/draft_policy.h"
 #include "host/engine/outline_chain.h"
 #include "host/engine/page_allocator.h"
 #include "host/engine/plan_builder.h"
 #include "host/engine/sequence.h"
+#include "host/engine/step_costs.h"
+#include "host/engine/token_history.h"
 #include "tenon/model.h"
 
 namespace tenon::engine {
@@ -19,7 +22,8 @@ struct PlannerConfig {
     int64_t context_tokens = 0;
     int64_t pool_pages = 0;
     int32_t step_rows = 16, window_rows = 16, chunk_rows = 2048;
-    int32_t draft_depth = 0;
+    int32_t draft_depth = 0;   ///< most drafts of the model a window; 0 = no draft passes
+    bool copy_drafts = false;  ///< drafts from the slot's own text
     int32_t max_waiting = 64;  ///< replies
     int64_t fairness_us = 60'000'000, fairness_background_us = 600'000'000;
     int64_t slow_client_limit_us = 30'000'000;
@@ -35,9 +39,8 @@ struct PlannerConfig {
 /// `finish` with that step's results. Reads no clock, no atomic and no address; allocates nothing
 /// after construction.
 ///
-/// This version admits a reply only when pages for its prompt and its longest reply are free, puts
-/// one window of every runnable slot and at most one whole chunk into a step, and gives drafted
-/// rows out evenly.
+/// This version admits a reply only when pages for its prompt and its longest reply are free, and
+/// puts one window of every runnable slot and at most one whole chunk into a step.
 class Planner {
   public:
     /// Borrows overlays and host (only for the chain's log line).
@@ -85,6 +88,7 @@ class Planner {
 
   private:
     struct Slot {
+        explicit Slot(int64_t context_tokens) : history(context_tokens) {}
         SlotState state = SlotState::free;
         uint32_t generation = 0;
         const SequenceSpec* spec = nullptr;
@@ -92,11 +96,15 @@ class Planner {
         int32_t pending = 0;
         int64_t blocked_since = -1;  // -1 = not blocked
         std::vector<int32_t> pages;
-        int32_t candidate_count = 0;
+        int32_t candidate_count = 0;  // of the drafter, for the next window
         int32_t candidates[plan::kMaxDrafts] = {};
+        float confidence[plan::kMaxDrafts] = {};
+        TokenHistory history;  // prompt and reply, the pending token last
+        DraftRecord draft;
 
         int64_t prefill_end() const { return static_cast<int64_t>(spec->prompt.size) - 1; }
         int64_t remaining() const { return spec->max_new - emitted; }
+        bool has_penalties() const { return !spec->counts.empty(); }
     };
     struct Waiting {
         const SequenceSpec* spec = nullptr;
@@ -116,6 +124,17 @@ class Planner {
     void apply_results(const FinishInput& input);
     Slot* live_slot(uint32_t slot, uint32_t generation);
     void write_windows();
+    /// Drafts that a slot could verify next, and how far they are believed.
+    struct Proposal {
+        Offer offer;
+        DraftSource source = DraftSource::none;
+        int32_t tokens[plan::kMaxDrafts] = {};
+        float raw[plan::kMaxDrafts] = {};
+        int64_t match = 0;
+    };
+    void propose(Slot& slot, Proposal* out);
+    void write_window(uint32_t index, const Proposal& proposal, int32_t rows);
+    int32_t write_drafts(Span<const uint32_t> order);
     void write_chunk();
 
     PlannerConfig config_;
@@ -126,13 +145,16 @@ class Planner {
     std::vector<Slot> slots_;
     std::vector<Waiting> waiting_;  // by arrival
     std::vector<PlannerEffect> effects_;
-    std::vector<int64_t> window_us_, stage_us_;
+    StepCosts costs_;
+    DraftPolicy drafts_;
+    std::vector<Proposal> proposals_;  // by order of the step's windows
     std::vector<SlotView> slot_views_;
     std::vector<WaitingView> waiting_views_;
     SchedulerView view_;
     StepOutline outline_;
     PlanNote note_;
     uint64_t step_ = 0;
+    int64_t step_rows_ = 0, step_streams_ = 0, step_chunk_ = 0;  // of the last plan
 };
 
 /// Sizes of the builder and of the longest encoded plan for a configuration.

@@ -28,6 +28,8 @@ void Planner::write_chunk() {
     c.target_count = 1;
     builder_.targets.push_back(target);
     builder_.chunks.push_back(c);
+    step_chunk_ = c.end - c.begin;
+    s.history.index_some(2 * step_chunk_);  // a hit of the prefix may have left some behind
     s.length = c.end;
     if (s.length == s.prefill_end()) {
         s.state = SlotState::decoding;

@@ -32,6 +32,8 @@ void Planner::apply_results(const FinishInput& input) {
             end(o.slot, failed(o.status));
             continue;
         }
+        drafts_.observe(&s->draft, o.emitted - 1, o.ended);
+        s->history.append(o.tokens);
         s->length += o.emitted;
         s->emitted += o.kept;
         s->pending = o.last;
@@ -51,6 +53,7 @@ void Planner::apply_results(const FinishInput& input) {
                 break;  // the list ends at an id that cannot be looked up
             }
             s->candidates[i] = d.tokens[i];
+            s->confidence[i] = d.confidence[i];
             s->candidate_count = i + 1;
         }
     }

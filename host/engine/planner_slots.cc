@@ -32,7 +32,7 @@ void Planner::admit(int64_t now_us) {
     SchedulerView costs;
     costs.now_us = now_us;
     costs.chunk_rows = config_.chunk_rows;
-    costs.stage_us = stage_us_;
+    costs.stage_us = costs_.stage_table();
     for (size_t i = 0; i < slots_.size(); ++i) {
         if (slots_[i].state != SlotState::free) {
             continue;
@@ -64,6 +64,9 @@ void Planner::open(size_t index, const Waiting& next) {
     s.emitted = 0;
     s.candidate_count = 0;
     s.blocked_since = next.blocked_since;
+    s.history.open(spec.prompt);
+    s.draft = DraftRecord{};
+    s.draft.sampled = spec.sampler.temperature > 0;
     s.state = s.prefill_end() > 0 ? SlotState::prefilling : SlotState::decoding;
     s.pending = spec.prompt[spec.prompt.size - 1];
     s.pages.resize(static_cast<size_t>(config_.pages_of(spec.positions_needed())));

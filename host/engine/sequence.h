@@ -59,6 +59,7 @@ struct SlotOutcome {
     int32_t last = 0;     ///< last emitted token, the next pending one
     bool ended = false;   ///< the reply is complete
     RowStatus status = RowStatus::ok;
+    Span<const int32_t> tokens;  ///< the emitted ones
 };
 
 struct FinishInput {
@@ -66,6 +67,7 @@ struct FinishInput {
     Span<const SlotOutcome> outcomes;
     Span<const DraftResult> drafts;
     Span<const ChunkResult> chunks;
+    StepTiming timing;
 };
 
 enum class EndCause : uint32_t {

@@ -108,7 +108,7 @@ TEST(EngineEquality, Drafts_of_any_content_leave_the_ids_as_they_are) {
         for (int i = 0; i < 10; ++i) {
             asks.push_back(random_ask(rng));
         }
-        Bench bench(options, 1 + static_cast<int32_t>(rng() % 5));
+        Bench bench(options, 1 + static_cast<int32_t>(rng() % 5), nullptr, {}, round % 3 == 0);
         const auto together = ids_together(asks, bench, rng);
         accepted += bench.core->stats().accepted_total;
         drafted += bench.core->stats().drafted_total;

@@ -26,6 +26,7 @@ class Recorder final : public engine::PlannerRecorder {
         std::vector<PlannerEvent> events;
         FinishInput finish;
         std::vector<engine::SlotOutcome> outcomes;
+        std::deque<std::vector<int32_t>> tokens;
         std::vector<DraftResult> drafts;
         std::vector<ChunkResult> chunks;
         std::vector<uint8_t> plan;
@@ -51,6 +52,9 @@ class Recorder final : public engine::PlannerRecorder {
         Step& s = steps.back();
         s.finish = input;
         s.outcomes.assign(input.outcomes.begin(), input.outcomes.end());
+        for (engine::SlotOutcome& o : s.outcomes) {
+            o.tokens = s.tokens.emplace_back(o.tokens.begin(), o.tokens.end());
+        }
         s.drafts.assign(input.drafts.begin(), input.drafts.end());
         s.chunks.assign(input.chunks.begin(), input.chunks.end());
         s.finish.outcomes = s.outcomes;
@@ -129,7 +133,7 @@ TEST(Planner, Replaying_recorded_inputs_gives_byte_equal_plans) {
         options.draft_max = 5;
         options.pool_pages = 90;
         Recorder recorder;
-        Bench bench(options, round % 3 * 2, &recorder);
+        Bench bench(options, round % 3 * 2, &recorder, {}, round % 2 == 1);
         live_at_random(bench, rng, 800);
 
         FakeHost host(true);

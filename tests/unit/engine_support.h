@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -120,7 +121,8 @@ class Bench {
   public:
     explicit Bench(const ScriptedOptions& options = {}, int32_t draft_depth = 0,
                    engine::PlannerRecorder* recorder = nullptr,
-                   Span<ScheduleOverlay* const> overlays = {})
+                   Span<ScheduleOverlay* const> overlays = {}, bool copy_drafts = false,
+                   const std::function<void(engine::PlannerConfig&)>& tune = {})
         : host(true),
           model(options),
           metrics(host),
@@ -137,7 +139,11 @@ class Bench {
         config.window_rows = options.window_rows;
         config.chunk_rows = options.chunk_rows;
         config.draft_depth = draft_depth;
+        config.copy_drafts = copy_drafts;
         config.max_waiting = 200;
+        if (tune) {
+            tune(config);
+        }
         delivery = std::make_unique<engine::Delivery>(host, metrics, 256, fakes::kEos, wake);
         core = std::make_unique<engine::EngineCore>(
             engine::CoreParts{model, host, *delivery, metrics, queue, recorder}, config, overlays);
