@@ -10,7 +10,7 @@ step "packages"
 packaging/packages.sh test
 step "configure (build/release)"
 mkdir -p build
-cmake --preset release -DTENON_TESTS=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+cmake --preset release -DTENON_TESTS=ON ${CI:+-DTENON_WERROR=ON} -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 step "build"
 cmake --build --preset release
 step "test"

@@ -22,7 +22,7 @@ target_compile_options(tenon_compile INTERFACE
 target_include_directories(tenon_compile INTERFACE ${PROJECT_SOURCE_DIR})
 
 if(TENON_SANITIZE)
-  add_compile_options(-fsanitize=${TENON_SANITIZE} -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=${TENON_SANITIZE} -fno-omit-frame-pointer -g1)  # lines are enough for reports
   add_link_options(-fsanitize=${TENON_SANITIZE})
   if(TENON_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=all)

@@ -51,7 +51,7 @@ Status read_entry(const std::string& path, const std::string& name, const Json& 
     if (!dtype.is_string() || !dtype_of(dtype.get<std::string>(), &out->dtype)) {
         return bad(
             format("unknown dtype {}",
-                   dtype.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60)));
+                   cut_text(dtype.dump(-1, ' ', false, Json::error_handler_t::replace), 60)));
     }
     const Json& shape = v["shape"];
     if (!shape.is_array() || shape.size() > static_cast<size_t>(kMaxRank)) {
@@ -124,12 +124,14 @@ Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
     }
     std::vector<const TensorEntry*> order;
     for (const TensorEntry& e : entries) {
-        order.push_back(&e);
+        if (e.bytes > 0) {  // an empty tensor inside another would hide what follows it
+            order.push_back(&e);
+        }
     }
     std::sort(order.begin(), order.end(),
               [](const TensorEntry* a, const TensorEntry* b) { return a->offset < b->offset; });
     for (size_t i = 1; i < order.size(); ++i) {
-        if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset && order[i]->bytes > 0) {
+        if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
             return error(Code::invalid_argument, "{}: the data of tensors '{}' and '{}' overlap",
                          path, order[i - 1]->name, order[i]->name);
         }

@@ -32,7 +32,24 @@ class OpenKeys {
     std::vector<std::vector<std::string>> keys_;
 };
 
+/// What the library says may quote bytes that are no UTF-8; messages end in logs and JSON.
+std::string ascii(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0x80; }, '?');
+    return text;
+}
+
 }  // namespace
+
+std::string cut_text(std::string text, size_t bytes) {
+    if (text.size() > bytes) {
+        while (bytes > 0 && (static_cast<uint8_t>(text[bytes]) & 0xC0) == 0x80) {
+            --bytes;
+        }
+        text.resize(bytes);
+    }
+    return text;
+}
 
 Result<nlohmann::json> parse_strict_json(const std::string& what, std::string_view text,
                                          int max_depth) {
@@ -63,10 +80,10 @@ Result<nlohmann::json> parse_strict_json(const std::string& what, std::string_vi
             });
     } catch (const Twice& e) {
         return error(Code::invalid_argument, "{} has the key '{}' twice", what,
-                     std::string(e.what()).substr(0, 200));
+                     cut_text(e.what(), 200));
     } catch (const std::exception& e) {
         return error(Code::invalid_argument, "{} is not valid JSON: {}", what,
-                     std::string(e.what()).substr(0, 200));
+                     cut_text(ascii(e.what()), 200));
     }
 }
 

@@ -17,4 +17,7 @@ namespace tenon {
 Result<nlohmann::json> parse_strict_json(const std::string& what, std::string_view text,
                                          int max_depth);
 
+/// At most `bytes` bytes of a UTF-8 text, for messages: cut before a character, not inside one.
+std::string cut_text(std::string text, size_t bytes);
+
 }  // namespace tenon

@@ -4,6 +4,13 @@
 
 namespace tenon {
 
+Value::Value() = default;
+Value::Value(const Value& other) = default;
+Value::Value(Value&& other) noexcept = default;
+Value& Value::operator=(const Value& other) = default;
+Value& Value::operator=(Value&& other) noexcept = default;
+Value::~Value() = default;
+
 const char* value_kind_name(ValueKind kind) {
     constexpr const char* kNames[] = {"a boolean", "an integer", "a float", "a string",
                                       "a list",    "a table",    "a date"};

@@ -23,6 +23,14 @@ const char* value_kind_name(ValueKind kind);
 
 /// One value with its place. A table keeps the order of the file.
 struct Value {
+    // Out of line: a pair of an incomplete type is not to be looked into before the end of this.
+    Value();
+    Value(const Value& other);
+    Value(Value&& other) noexcept;
+    Value& operator=(const Value& other);
+    Value& operator=(Value&& other) noexcept;
+    ~Value();
+
     ValueKind kind = ValueKind::table;
     bool boolean = false;
     int64_t integer = 0;

@@ -3,31 +3,8 @@
 // failures, refusals.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "model/models.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};
-}  // namespace
-
-// Counts allocations of the whole program, plugins included (they find these symbols in the
-// executable).
-void* operator new(size_t bytes) {
-    ++g_allocations;
-    if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) {
-        return p;
-    }
-    throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept {
-    std::free(p);
-}
-void operator delete(void* p, size_t) noexcept {
-    std::free(p);
-}
+#include "unit/allocation_counter.h"
 
 namespace tenon::testing {
 namespace {
@@ -385,20 +362,20 @@ TEST_F(Step, Nothing_is_allocated_after_warm_up) {
         rig_->reserve(plan, 1, rig_->length(1) + 60);
         const StepPlan view = plan.view();
         StepResult r;
-        const int64_t before = g_allocations;
+        const AllocationCounter allocations;
         Status submitted = rig_->model().submit(view);
         Status collected = rig_->model().collect(view.header.step, Stage::tokens, &r);
         const int64_t emitted = r.windows.empty() ? 0 : r.windows[0].emitted;
         Status drafted = rig_->model().collect(view.header.step, Stage::drafts, &r);
         Status done = rig_->model().collect(view.header.step, Stage::done, &r);
-        const int64_t after = g_allocations;
+        const int64_t allocated = allocations.count();
         check(std::move(submitted));
         check(std::move(collected));
         check(std::move(drafted));
         check(std::move(done));
         rig_->advance(0, emitted);
         rig_->advance(1, 60);
-        EXPECT_EQ(after - before, 0) << "round " << round;
+        EXPECT_EQ(allocated, 0) << "round " << round;
     }
 }
 
@@ -410,9 +387,9 @@ TEST_F(Step, Counting_sees_allocations_of_plugins) {
     plan::SlotOp op;
     op.slot = 77;
     bad.slot_ops = {&op, 1};
-    const int64_t before = g_allocations;
+    const AllocationCounter allocations;
     EXPECT_FALSE(rig_->model().submit(bad).ok());
-    EXPECT_GT(g_allocations - before, 0);
+    EXPECT_GT(allocations.count(), 0);
 }
 
 TEST_F(Step, Malformed_plans_are_refused_with_their_place) {

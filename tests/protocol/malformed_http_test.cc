@@ -103,6 +103,7 @@ std::vector<Case> cases() {
          kStart + kHost + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 415,
          "Content-Encoding"},
         {"no_body", kStart + kHost + "\r\n", 400, "no body"},
+        {"body_without_length", kStart + kHost + "\r\n" + chat_body().dump(), 400, "no body"},
         {"unknown_path", get("/v2/nothing"), 404, "/v2/nothing"},
         {"wrong_method", get("/v1/chat/completions"), 405, "POST"},
         {"wrong_method_on_get", post("/health", "{}"), 405, "GET"},

@@ -166,6 +166,11 @@ const Broken kBroken[] = {
          R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
          "xyz"),
      "the data of tensors 'a' and 'b' overlap"},
+    {"overlap_around_an_empty_one",
+     file_of(
+         R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},"c":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+         "wxyz"),
+     "the data of tensors 'a' and 'c' overlap"},
 };
 
 class CheckpointBroken : public ::testing::TestWithParam<Broken> {};
@@ -213,6 +218,29 @@ TEST(Checkpoint, Broken_folders_and_indexes_are_named) {
     folder.write("config.json", "[1");
     EXPECT_NE(open(folder, &c).message().str().find("config.json: is not valid JSON"),
               std::string::npos);
+}
+
+TEST(Checkpoint, A_cut_shard_among_whole_ones_is_named) {
+    testing::TempFolder folder;
+    folder.write("model-00001-of-00002.safetensors", file_of(kTwo, std::string(12, 'x')));
+    const std::string second = file_of(
+        R"({"c":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}})", std::string(256, 'y'));
+    folder.write(
+        "model.safetensors.index.json",
+        R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}})");
+    Ref<Checkpoint> c;
+
+    // Inside the length, the header, and the data.
+    for (const size_t kept : {size_t{0}, size_t{7}, size_t{8}, size_t{40}, second.size() - 1}) {
+        folder.write("model-00002-of-00002.safetensors", second.substr(0, kept));
+        const Status status = open(folder, &c);
+        EXPECT_EQ(status.code(), Code::invalid_argument) << kept;
+        EXPECT_NE(status.message().str().find("model-00002-of-00002.safetensors: "),
+                  std::string::npos)
+            << kept << ": " << status.message().str();
+    }
+    folder.write("model-00002-of-00002.safetensors", second);
+    EXPECT_TRUE(open(folder, &c).ok());
 }
 
 TEST(Checkpoint, Small_files_stay_inside_the_folder) {

@@ -301,6 +301,9 @@ constexpr Mistake kMistakes[] = {
      "temperature in [sampling] must be a number"},
     {"nan", "sampling = { top_p = nan }\n", "top_p in [sampling] must be a number"},
     {"zero_top_p", "sampling = { top_p = 0.0 }\n", "top_p = 0 is out of range"},
+    {"deep_lists", "log = { level = [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]] }\n",
+     "maximum nested value depth of 16"},
+    {"letter_of_no_class", "\xef\xbb\xa1 = 1\n", ":6:1"},
     {"huge_int", "engine = { max_queued = 99999999999999999999 }\n", ":6:"},
 };
 
@@ -344,6 +347,38 @@ TEST(Profile, Whole_file_mistakes_are_named) {
                   .find("needs the key 'checkpoint'"),
               std::string::npos);
     EXPECT_NE(message("\xff\xfe").find("t.toml:1:"), std::string::npos);
+}
+
+TEST(Profile, Depth_is_bounded_before_anything_recurses) {
+    testing::TempFolder folder;
+    const auto message = [&](const std::string& text) {
+        return resolve(folder, kGood + text).status().message().str();
+    };
+    std::string dots;
+    for (int i = 0; i < 1'000'000; ++i) {
+        dots += "a.";
+    }
+
+    EXPECT_NE(message("x = " + std::string(1'000'000, '[')).find("t.toml:6:"), std::string::npos);
+    EXPECT_NE(message(dots + "a = 1\n").find("t.toml:6: 1000000 dots in one line"),
+              std::string::npos);
+    EXPECT_NE(message("[" + dots + "a]\n").find("t.toml:6: 1000000 dots in one line"),
+              std::string::npos);
+    EXPECT_NE(message(dots.substr(0, 200) + "a = 1\n").find("unknown key 'a' in the top level"),
+              std::string::npos);
+}
+
+TEST(Profile, What_never_ends_or_is_no_file_is_refused) {
+    testing::TempFolder folder;
+    const auto message = [](const std::string& file) {
+        return read_profile(file, {}).status().message().str();
+    };
+
+    EXPECT_NE(message("/dev/zero").find("/dev/zero: is not a readable profile"), std::string::npos);
+    EXPECT_NE(message(folder.path()).find("is not a readable profile"), std::string::npos);
+    EXPECT_NE(message(folder.path() + "/none.toml").find("cannot be opened"), std::string::npos);
+    const std::string large = folder.write("large.toml", std::string((4 << 20) + 1, '\n'));
+    EXPECT_NE(message(large).find("at most 4194304 bytes"), std::string::npos);
 }
 
 TEST(Profile, A_base_of_a_base_and_a_cycle_are_refused) {
