@@ -12,19 +12,23 @@
 int main(int argc, char** argv) {
     std::string plugin;
     std::string component;
+    std::string oracle;
     std::vector<std::string> settings;
     std::vector<char*> rest{argv[0]};
     for (int i = 1; i < argc; ++i) {
         const std::string arg = argv[i];
         if ((arg == "--plugin" || arg == "--component") && i + 1 < argc) {
             (arg == "--plugin" ? plugin : component) = argv[++i];
+        } else if (arg == "--oracle" && i + 1 < argc) {
+            oracle = argv[++i];
         } else if (arg == "--set" && i + 1 < argc) {
             settings.emplace_back(argv[++i]);
         } else if (arg == "--help" || arg == "-h") {
             std::printf(
                 "usage: %s --plugin FILE.so [--component NAME] [--set KEY=VALUE]... "
-                "[GoogleTest flags]\n"
-                "Checks the rules of every plugin kind and the suite of each component's kind.\n",
+                "[--oracle FILE.so] [GoogleTest flags]\n"
+                "Checks the rules of every plugin kind and the suite of each component's kind.\n"
+                "--oracle names a compute plugin with whose ops those of the first are compared.\n",
                 argv[0]);
             return 0;
         } else {
@@ -45,6 +49,14 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "%s: %s has no component '%s'\n", argv[0], plugin.c_str(),
                      component.c_str());
         return 2;
+    }
+    if (!oracle.empty()) {
+        auto other = tenon::testing::LoadedPlugin::load(oracle);
+        if (!other.ok()) {
+            std::fprintf(stderr, "%s: %s\n", argv[0], other.status().message().str().c_str());
+            return 3;
+        }
+        tenon::testing::set_oracle_plugin(std::move(*other));
     }
     for (const std::string& setting : settings) {
         const size_t equals = setting.find('=');

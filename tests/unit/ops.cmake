@@ -14,7 +14,7 @@ foreach(suite basic kvq rope attn index route_engram sample draft state invarian
   list(APPEND op_suites ${ops_conformance}/${suite}_test.cc)
 endforeach()
 tenon_add_test(ops_conformance_test
-    SOURCES ${op_suites} unit/ops_providers.cc
+    SOURCES ${op_suites} ${ops_conformance}/oracle_test.cc unit/ops_providers.cc
     LINK tenon_op_fixture tenon::cpu_ops)
 
 tenon_add_test(ops_layout_test SOURCES unit/ops_layout_test.cc)

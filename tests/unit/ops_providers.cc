@@ -16,4 +16,8 @@ std::vector<OpProvider> op_providers() {
     return out;
 }
 
+std::optional<OpProvider> op_oracle() {
+    return cpu_provider("cpu_reference", 1, true);
+}
+
 }  // namespace tenon::testing

@@ -51,8 +51,8 @@ Status CudaDevice::create(Host* host, int index, CudaDevice** out) {
         "shared memory of a block"));
     device->facts_ = std::move(facts);
     void* word = nullptr;
-    TENON_TRY(cuda_status(cudaHostAlloc(&word, sizeof *c.faults, cudaHostAllocPortable),
-                          "fault word"));
+    TENON_TRY(
+        cuda_status(cudaHostAlloc(&word, sizeof *c.faults, cudaHostAllocPortable), "fault word"));
     c.faults = static_cast<unsigned long long*>(word);
     *c.faults = 0;
     TENON_TRY(check_math_modes());

@@ -10,18 +10,26 @@ void PrintTo(const OpProvider& provider, std::ostream* out) {
     *out << provider.name;
 }
 
-void OpTest::SetUp() {
-    const Status s = GetParam().create(object_.out());
-    ASSERT_TRUE(s.ok()) << s.message().view();
+Status OpBench::start(const OpProvider& provider) {
+    TENON_TRY(provider.create(object_.out()));
     device_ = facet_of<Device>(object_.get());
     table_ = facet_of<OpTable>(object_.get());
-    ASSERT_NE(device_, nullptr);
-    ASSERT_NE(table_, nullptr);
-    const Status made = device_->create_stream({.name = "test"}, stream_.out());
-    ASSERT_TRUE(made.ok()) << made.message().view();
+    if (device_ == nullptr || table_ == nullptr) {
+        return error(Code::unsupported, "{}: lacks the facet {}", provider.name,
+                     device_ == nullptr ? Device::kFacet : OpTable::kFacet);
+    }
+    return device_->create_stream({.name = "test"}, stream_.out());
 }
 
-TensorView OpTest::zeros(DType dtype, std::vector<int64_t> shape) {
+void OpTest::SetUp() {
+    if (!GetParam().unusable.empty()) {
+        GTEST_SKIP() << GetParam().name << " is not usable here: " << GetParam().unusable;
+    }
+    const Status s = start(GetParam());
+    ASSERT_TRUE(s.ok()) << s.message().view();
+}
+
+TensorView OpBench::zeros(DType dtype, std::vector<int64_t> shape) {
     TensorView v;
     v.dtype = dtype;
     v.rank = static_cast<uint16_t>(shape.size());
@@ -43,7 +51,7 @@ TensorView OpTest::zeros(DType dtype, std::vector<int64_t> shape) {
     return v;
 }
 
-TensorView OpTest::filled(DType dtype, std::vector<int64_t> shape, uint8_t fill) {
+TensorView OpBench::filled(DType dtype, std::vector<int64_t> shape, uint8_t fill) {
     TensorView v = zeros(dtype, std::move(shape));
     const std::vector<uint8_t> data(static_cast<size_t>(v.bytes()), fill);
     write(v, data.data());
@@ -67,7 +75,7 @@ TensorView host_twin(const TensorView& v, void* data) {
 
 }  // namespace
 
-void OpTest::write(const TensorView& dst, const void* host_data) {
+void OpBench::write(const TensorView& dst, const void* host_data) {
     if (dst.elements() == 0) {
         return;
     }
@@ -78,7 +86,7 @@ void OpTest::write(const TensorView& dst, const void* host_data) {
     ASSERT_TRUE(done.ok()) << done.message().view();
 }
 
-void OpTest::read(void* host_data, const TensorView& src) {
+void OpBench::read(void* host_data, const TensorView& src) {
     if (src.elements() == 0) {
         return;
     }
@@ -88,7 +96,7 @@ void OpTest::read(void* host_data, const TensorView& src) {
     ASSERT_TRUE(done.ok()) << done.message().view();
 }
 
-TensorView OpTest::bf16(std::vector<int64_t> shape, const std::vector<float>& values) {
+TensorView OpBench::bf16(std::vector<int64_t> shape, const std::vector<float>& values) {
     std::vector<uint16_t> bits(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
         bits[i] = f32_to_bf16(values[i]);
@@ -96,17 +104,17 @@ TensorView OpTest::bf16(std::vector<int64_t> shape, const std::vector<float>& va
     return put(DType::bf16, std::move(shape), bits);
 }
 
-TensorView OpTest::f32(std::vector<int64_t> shape, const std::vector<float>& values) {
+TensorView OpBench::f32(std::vector<int64_t> shape, const std::vector<float>& values) {
     return put(DType::f32, std::move(shape), values);
 }
 
-TensorView OpTest::upload(const TensorView& host) {
+TensorView OpBench::upload(const TensorView& host) {
     TensorView v = zeros(host.dtype, {host.shape, host.shape + host.rank});
     write(v, host.data);
     return v;
 }
 
-Rows OpTest::rows(const std::vector<RowInfo>& row, const std::vector<SegInfo>& seg) {
+Rows OpBench::rows(const std::vector<RowInfo>& row, const std::vector<SegInfo>& seg) {
     Rows r;
     r.row = structs(row);
     r.seg = structs(seg);
@@ -115,7 +123,7 @@ Rows OpTest::rows(const std::vector<RowInfo>& row, const std::vector<SegInfo>& s
     return r;
 }
 
-Rows OpTest::one_segment(int32_t slot, int32_t pos0, int32_t n, uint32_t flags) {
+Rows OpBench::one_segment(int32_t slot, int32_t pos0, int32_t n, uint32_t flags) {
     std::vector<RowInfo> row;
     for (int32_t i = 0; i < n; ++i) {
         row.push_back({pos0 + i, slot, 0, flags});
@@ -123,7 +131,7 @@ Rows OpTest::one_segment(int32_t slot, int32_t pos0, int32_t n, uint32_t flags) 
     return rows(row, {SegInfo{slot, 0, n, pos0, {0, 0}, 0, 0}});
 }
 
-std::vector<float> OpTest::floats(const TensorView& v) {
+std::vector<float> OpBench::floats(const TensorView& v) {
     if (v.dtype == DType::f32) {
         return get<float>(v);
     }

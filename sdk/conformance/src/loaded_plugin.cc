@@ -139,7 +139,16 @@ namespace {
 // The program tests one plugin; main sets both before GoogleTest expands the parameterised suites.
 std::optional<LoadedPlugin> plugin_under_test_;
 std::string only_component_;
+std::optional<LoadedPlugin> oracle_plugin_;
 }  // namespace
+
+void set_oracle_plugin(LoadedPlugin plugin) {
+    oracle_plugin_ = std::move(plugin);
+}
+
+const LoadedPlugin* oracle_plugin() {
+    return oracle_plugin_.has_value() ? &*oracle_plugin_ : nullptr;
+}
 
 void set_plugin_under_test(LoadedPlugin plugin, const std::string& only_component) {
     plugin_under_test_ = std::move(plugin);

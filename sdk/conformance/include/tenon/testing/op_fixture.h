@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ namespace tenon::testing {
 struct OpProvider {
     std::string name;  ///< letters, digits, underscore
     std::function<Status(Object**)> create;
+    std::string unusable{};  ///< why the device cannot be used here, from its probe; empty: usable
 };
 void PrintTo(const OpProvider& provider, std::ostream* out);
 inline std::string provider_name(const ::testing::TestParamInfo<OpProvider>& info) {
@@ -28,6 +30,9 @@ inline std::string provider_name(const ::testing::TestParamInfo<OpProvider>& inf
 
 /// The providers under test; defined once by each test program.
 std::vector<OpProvider> op_providers();
+/// The provider whose results the others are compared with, if the program was given one; defined
+/// beside op_providers().
+std::optional<OpProvider> op_oracle();
 
 /// Numbers for test data: fixed seed, the same on every machine (no std distributions).
 class Random {
@@ -61,9 +66,11 @@ class Random {
 
 using Shape = std::initializer_list<int64_t>;
 
-class OpTest : public ::testing::TestWithParam<OpProvider> {
-  protected:
-    void SetUp() override;
+/// One device with a stream and the memory of a test.
+class OpBench {
+  public:
+    /// Call once, before everything else.
+    Status start(const OpProvider& provider);
 
     Device& device() { return *device_; }
     OpTable& table() { return *table_; }
@@ -157,12 +164,24 @@ class OpTest : public ::testing::TestWithParam<OpProvider> {
         EXPECT_NE(s.message().str().find(text), std::string::npos) << s.message().view();
     }
 
+    /// The interface of the device's object, or null.
+    template <class T>
+    T* facet() {
+        return facet_of<T>(object_.get());
+    }
+
   private:
     Ref<Object> object_;
     Device* device_ = nullptr;
     OpTable* table_ = nullptr;
     Ref<Stream> stream_;
     std::vector<Ref<Buffer>> buffers_;
+};
+
+class OpTest : public ::testing::TestWithParam<OpProvider>, protected OpBench {
+  protected:
+    /// Skips with the reason where the device is not usable here.
+    void SetUp() override;
 };
 
 /// Distance in units of the last place of bf16 (values of equal sign; -0 = +0).

@@ -197,6 +197,10 @@ std::vector<const Component*> all_components_under_test();
 /// The component's name with everything that GoogleTest forbids in names of tests replaced by '_'.
 std::string test_name(const Component& component);
 void set_plugin_under_test(LoadedPlugin plugin, const std::string& only_component);
+/// The plugin named by `--oracle`, or null: another provider of the same kind, with whose results
+/// those of the plugin under test are compared.
+const LoadedPlugin* oracle_plugin();
+void set_oracle_plugin(LoadedPlugin plugin);
 /// Values that every OptionSet takes instead of a declared default (`--set key=value`, bare text
 /// allowed). errors  invalid_argument: no component declares the key, or the value is not of its
 /// type
