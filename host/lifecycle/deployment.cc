@@ -250,17 +250,18 @@ Status Deployment::make_request() {
     r.fusions_off = fusions_views_;
     request_ = r;
     request_ = request_with(r.context_tokens, r.slots);
+    const int64_t asked = engine.integer("pool_tokens");
+    if (asked != 0) {
+        request_.pool_tokens = std::max(asked, r.context_tokens);
+    }
     return {};
 }
 
 ModelRequest Deployment::request_with(int64_t context_tokens, int32_t slots) const {
-    const int64_t asked = profile_.bag("engine").integer("pool_tokens");
     ModelRequest r = request_;
     r.context_tokens = context_tokens;
     r.slots = slots;
-    const int64_t usual =
-        std::min(slots * context_tokens, std::max(context_tokens, kUsualPoolTokens));
-    r.pool_tokens = asked != 0 ? std::max(asked, context_tokens) : usual;
+    r.pool_tokens = std::min(slots * context_tokens, std::max(context_tokens, kUsualPoolTokens));
     return r;
 }
 
@@ -358,8 +359,11 @@ Status Deployment::check_fit() {
                       request_.slots, pages * page);
     }
     if (slots > 0) {
-        hint += format("{}with {} tokens fit model.slots = {}", hint.empty() ? "" : "; ",
+        hint += format("{}a context of {} fits model.slots = {}", hint.empty() ? "" : "; ",
                        request_.context_tokens, slots);
+    }
+    if (!hint.empty() && profile_.bag("engine").integer("pool_tokens") != 0) {
+        hint += "; both without engine.pool_tokens";
     }
     return error(
         Code::does_not_fit, "{}: the plan needs {} and a reserve of {}, available are {}; {}\n{}",

@@ -18,8 +18,9 @@ set(fake_source ${CMAKE_CURRENT_SOURCE_DIR}/fakes/fake_plugin.cc)
 tenon_add_fake(fake SOURCE ${fake_source})
 tenon_add_fake(fake_trial SOURCE ${fake_source} DEFINES FAKE_PREFIX="trial" FAKE_MATURITY=experimental)
 tenon_add_fake(fake_two SOURCE ${fake_source} DEFINES FAKE_PREFIX="two" FAKE_SECOND_EXPORT NO_MAP)
+tenon_add_fake(fake_model SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/fakes/fake_model.cc)
 tenon_add_fake(fake_none SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/fakes/no_entry.cc)
-set(fakes fake fake_trial fake_two fake_none)
+set(fakes fake fake_model fake_trial fake_two fake_none)
 
 # The other compiler's plugin must load too (architecture.md 2.1). Sanitizers of two compilers do not mix.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "host/checkpoint/safetensors.h"
 #include "host/lifecycle/auto_choice.h"
 #include "host/lifecycle/deployment.h"
 #include "host/lifecycle/lacks.h"
@@ -19,7 +20,7 @@ constexpr const char* kGood =
     "quant = { plugin = \"exl3\" }\n"
     "compute = { plugin = \"cpu\", threads = 1 }\n"
     "plugins = { path = [\"" TENON_PLUGIN_DIR "\", \"" TENON_FAKES "/fake\", \"" TENON_FAKES
-    "/fake_trial\"] }\n";
+    "/fake_trial\", \"" TENON_FAKES "/fake_model\"] }\n";
 
 /// A deployment of the good profile with something appended.
 class Trial {
@@ -129,6 +130,101 @@ TEST(Deployment, Data_that_is_not_there_ends_with_5) {
     EXPECT_EQ(t.deployment().exit_code(), kExitData);
     EXPECT_NE(status.message().str().find("model.checkpoint: "), std::string::npos);
     EXPECT_NE(status.message().str().find("/m: is not a directory"), std::string::npos);
+}
+
+/// The fake model on a checkpoint of its own: one MiB a token, one GiB a slot.
+class FakeModel {
+  public:
+    explicit FakeModel(std::vector<std::string> set) {
+        folder_.write("config.json", R"({"model_type": "fake_family"})");
+        EXPECT_TRUE(write_safetensors(folder_.path() + "/model.safetensors", {}).ok());
+        set.push_back("model.plugin=fake_model");
+        set.push_back("model.checkpoint=" + folder_.path());
+        trial_ = std::make_unique<Trial>("", set);
+        EXPECT_EQ(trial_->create(), "ok");
+    }
+    Deployment& operator*() { return trial_->deployment(); }
+    Deployment* operator->() { return &trial_->deployment(); }
+
+  private:
+    testing::TempFolder folder_;
+    std::unique_ptr<Trial> trial_;
+};
+
+int64_t number_after(const std::string& text, const std::string& word) {
+    const size_t at = text.find(word);
+    return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + word.size());
+}
+
+TEST(MemoryPlan, What_does_not_fit_ends_with_4_and_names_the_largest_context_that_does) {
+    FakeModel d({"model.slots=1"});
+    ASSERT_TRUE(d->plan().ok());
+    const Status status = d->check_fit();
+
+    EXPECT_EQ(status.code(), Code::does_not_fit);
+    EXPECT_EQ(d->exit_code(), kExitFit);
+    const std::string message = status.message().str();
+    const int64_t context = number_after(message, "model.context_tokens = ");
+    ASSERT_GT(context, 0) << message;
+    EXPECT_EQ(context % 256, 0);
+    EXPECT_NE(message.find("state.pages"), std::string::npos) << message;
+    EXPECT_NE(message.find("memory.reserve"), std::string::npos);
+    // Sums move with what else runs on the machine: half of it fits for certain, twice does not.
+    FakeModel half({"model.slots=1", format("model.context_tokens={}", context / 2)});
+    ASSERT_TRUE(half->plan().ok());
+    EXPECT_TRUE(half->check_fit().ok());
+    FakeModel twice({"model.slots=1", format("model.context_tokens={}", context * 2)});
+    ASSERT_TRUE(twice->plan().ok());
+    EXPECT_FALSE(twice->check_fit().ok());
+}
+
+TEST(MemoryPlan, Fewer_slots_are_named_if_they_would_do) {
+    FakeModel d({"model.context_tokens=256", "model.slots=48", "memory.reserve=\"100 MiB\"",
+                 "memory.soft=4", "memory.hard=3", "memory.last=2"});
+    ASSERT_TRUE(d->plan().ok());
+    const std::string message = d->check_fit().message().str();
+    if (message.empty()) {
+        GTEST_SKIP() << "this machine has more than 48 GiB";
+    }
+
+    const int64_t slots = number_after(message, "a context of 256 fits model.slots = ");
+    EXPECT_GT(slots, 0) << message;
+    EXPECT_LT(slots, 48) << message;
+}
+
+TEST(MemoryPlan, A_reserve_beyond_the_machine_leaves_no_context) {
+    FakeModel d({"model.context_tokens=256", "memory.reserve=\"800 TiB\""});
+    ASSERT_TRUE(d->plan().ok());
+    EXPECT_NE(d->check_fit().message().str().find("no context fits"), std::string::npos);
+}
+
+TEST(MemoryPlan, The_start_guard_ends_with_4) {
+    FakeModel d({"model.context_tokens=256", "memory.min_available=\"800 TiB\""});
+    ASSERT_TRUE(d->plan().ok());
+    const Status status = d->load();
+
+    EXPECT_EQ(d->exit_code(), kExitFit);
+    EXPECT_NE(status.message().str().find("memory.min_available = 800 TiB, but"), std::string::npos)
+        << status.message().str();
+}
+
+TEST(MemoryPlan, Limits_of_the_model_and_the_steps_are_checked_before_it) {
+    FakeModel context({"model.context_tokens=1048577"});
+    EXPECT_NE(context->plan().message().str().find("the checkpoint goes up to 1048576"),
+              std::string::npos);
+    EXPECT_EQ(context->exit_code(), kExitUsage);
+    FakeModel rows({"model.slots=20", "engine.step_rows=16"});
+    EXPECT_NE(
+        rows->plan().message().str().find("engine.step_rows = 16 is less than model.slots = 20"),
+        std::string::npos);
+    EXPECT_EQ(rows->exit_code(), kExitUsage);
+}
+
+TEST(Deployment, A_lost_device_at_load_ends_with_5) {
+    FakeModel d({"model.context_tokens=256"});
+    ASSERT_TRUE(d->plan().ok());
+    EXPECT_EQ(d->load().message().str(), "the device fell off the bus");
+    EXPECT_EQ(d->exit_code(), kExitData);
 }
 
 TEST(AutoChoice, Takes_the_best_score_and_states_the_reason) {
