@@ -31,9 +31,15 @@ class LocalEngine {
         TENON_TRY(d.check_fit());
         TENON_TRY(d.load());
         loaded_ = true;
-        Status status = start();
+        Status status = start(d.engine_settings(), d.schedule_overlays());
         code_ = exit_code_of(status.code(), kExitUsage);
         return status;
+    }
+    /// Ends the engine and starts another one around the same model.
+    Status restart(EngineSettings settings, Span<ScheduleOverlay* const> overlays) {
+        engine_->stop();
+        engine_.reset();
+        return start(std::move(settings), overlays);
     }
     /// Of the failed `open`.
     int exit_code() const { return loaded_ ? code_ : deployment_.exit_code(); }
@@ -42,10 +48,8 @@ class LocalEngine {
     HostServices& host() { return host_; }
 
   private:
-    Status start() {
-        Deployment& d = deployment_;
-        auto made =
-            EngineLoop::create(*d.model(), d.engine_settings(), host_, d.schedule_overlays());
+    Status start(EngineSettings settings, Span<ScheduleOverlay* const> overlays) {
+        auto made = EngineLoop::create(*deployment_.model(), std::move(settings), host_, overlays);
         if (!made.ok()) {
             return made.take_status();
         }

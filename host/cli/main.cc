@@ -101,17 +101,20 @@ int main(int argc, char** argv) {
     int code = 0;
 
     ProfileArgs serve_args;
+    std::string record_dir;
     auto* serve =
         app.add_subcommand("serve", "load the profile's model and serve it until SIGTERM");
     profile_options(serve, &serve_args);
     serve->add_option("--rank", serve_args.rank, "rank of this process (default: TENON_RANK, or 0)")
         ->envname("TENON_RANK")
         ->check(CLI::Range(0, 7));
+    serve->add_option("--record", record_dir,
+                      "new folder for every step with its result, for tenon replay");
     serve->footer(
         "Example:  tenon serve profiles/mini.toml --set frontend.bind=127.0.0.1:9000\n"
         "SIGTERM or Ctrl-C lets running replies end (engine.drain); a second one cuts them; SIGHUP "
         "reopens the log file.");
-    serve->callback([&] { code = serve_verb(serve_args); });
+    serve->callback([&] { code = serve_verb(serve_args, record_dir); });
 
     ProfileArgs check_args;
     auto* check = app.add_subcommand(
@@ -167,6 +170,11 @@ int main(int argc, char** argv) {
     auto* bench = app.add_subcommand(
         "bench", "load time, prefill and decode speed, memory, and the machine's floor");
     profile_options(bench, &bench_args.profile);
+    bench
+        ->add_option("--scenario", bench_args.scenario,
+                     "solo: drafts on and off; streams: several at once; interleave: decoding "
+                     "beside a prompt")
+        ->check(CLI::IsMember({"solo", "streams", "interleave"}));
     bench->add_option("--prompt-tokens", bench_args.prompt_tokens, "length of the prefill prompt")
         ->check(CLI::Range(2, 1 << 20));
     bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded")
@@ -178,7 +186,9 @@ int main(int argc, char** argv) {
     bench->add_flag("--json", bench_args.profile.json, "the report as one JSON object");
     bench->footer(
         "floor = memory bandwidth measured in this run / bytes of weights that one token needs.");
-    bench->callback([&] { code = bench_verb(bench_args); });
+    bench->callback([&] {
+        code = bench_args.scenario.empty() ? bench_verb(bench_args) : bench_scenario(bench_args);
+    });
 
     InspectArgs inspect_args;
     auto* inspect = app.add_subcommand(
@@ -236,6 +246,15 @@ int main(int argc, char** argv) {
         "Example line of IDS:  {\"ids\": [0, 17, 4211]}.  Perplexity goes to standard output as "
         "JSON.");
     score->callback([&] { code = score_verb(score_args); });
+
+    ReplayArgs replay_args;
+    auto* replay = app.add_subcommand(
+        "replay", "run a record of serve --record again; names the first step that differs");
+    replay->add_option("record", replay_args.dir, "folder of the record")->required();
+    replay->add_option("--profile", replay_args.profile,
+                       "profile to load, if it is not where it was");
+    replay->footer("Exit code 1: a step differs.");
+    replay->callback([&] { code = replay_verb(replay_args); });
 
     PackArgs pack_args;
     auto* pack =

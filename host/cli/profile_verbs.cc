@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "host/cli/verbs.h"
+#include "host/engine/step_bundle.h"
 #include "host/lifecycle/lacks.h"
 #include "host/lifecycle/server.h"
 #include "host/log/log.h"
@@ -66,7 +67,7 @@ int fail(int code, const std::string& message) {
     return code;
 }
 
-int serve_verb(const ProfileArgs& args) {
+int serve_verb(const ProfileArgs& args, const std::string& record) {
     SignalThread::block();
     HostServices host;
     Deployment d(host);
@@ -96,8 +97,18 @@ int serve_verb(const ProfileArgs& args) {
     log_line(LogLevel::info, "serve",
              format("loaded profile={} digest={} model=\"{}\"", d.profile().name,
                     d.profile().digest.substr(0, 12), StrView(d.info().summary)));
+    std::unique_ptr<engine::BundleWriter> recorder;
+    if (!record.empty()) {
+        auto made =
+            engine::BundleWriter::create(record, record_manifest(args, d.profile().digest), host);
+        if (!made.ok()) {
+            return fail(exit_code_of(made.status().code(), kExitUsage),
+                        made.status().message().str());
+        }
+        recorder = std::move(*made);
+    }
     int code = kExitInternal;
-    status = serve(d, signals, &code);
+    status = serve(d, signals, recorder.get(), &code);
     return status.ok() ? code : fail(code, status.message().str());
 }
 

@@ -15,7 +15,7 @@ struct ProfileArgs {
     bool strict = false;           ///< check: missing plugins and data are errors
     bool json = false;             ///< bench: print the report as JSON alone
 };
-int serve_verb(const ProfileArgs& args);
+int serve_verb(const ProfileArgs& args, const std::string& record);
 int check_verb(const ProfileArgs& args);
 int explain_verb(const ProfileArgs& args);
 
@@ -39,9 +39,12 @@ int chat_verb(const ChatArgs& args);
 
 struct BenchArgs {
     ProfileArgs profile;
+    std::string scenario;  ///< "": one request at a time; else solo, streams or interleave
     int prompt_tokens = 2048, decode_tokens = 256, decode_prompt = 128, runs = 5;
 };
 int bench_verb(const BenchArgs& args);
+/// `bench --scenario`: each figure beside the same with the switch off, in one run.
+int bench_scenario(const BenchArgs& args);
 
 struct InspectArgs {
     std::string checkpoint;
@@ -65,6 +68,14 @@ struct ScoreArgs {
     bool drafts = false;
 };
 int score_verb(const ScoreArgs& args);
+
+struct ReplayArgs {
+    std::string dir;      ///< of `serve --record`
+    std::string profile;  ///< instead of the recorded path, if not empty
+};
+int replay_verb(const ReplayArgs& args);
+/// Contents of a record's manifest.
+std::string record_manifest(const ProfileArgs& args, const std::string& profile_digest);
 
 struct PackArgs {
     ProfileArgs profile;

@@ -419,7 +419,11 @@ EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     s.window_rows = request.window_rows;
     s.chunk_rows = request.chunk_rows;
     s.world = request.world;
-    s.draft_depth = 0;
+    if (engine.flag("drafts")) {
+        const auto depth = static_cast<int32_t>(engine.integer("draft_depth"));
+        s.draft_depth = depth == 0 ? plan::kMaxDrafts : depth;  // the engine keeps to the model's
+        s.copy_drafts = engine.flag("copy_drafts");
+    }
     s.max_queued = static_cast<int32_t>(engine.integer("max_queued"));
     s.clamp_max_tokens = engine.flag("clamp_max_tokens");
     s.fairness_us = engine.integer("fairness");

@@ -48,8 +48,8 @@ class MemoryWatch {
 /// Everything of one run of `serve`; ends in the right order.
 class Server {
   public:
-    Server(Deployment& d, SignalThread& signals)
-        : d_(d), signals_(signals), watch_(d.profile().bag("memory")) {}
+    Server(Deployment& d, SignalThread& signals, engine::PlannerRecorder* recorder)
+        : d_(d), signals_(signals), recorder_(recorder), watch_(d.profile().bag("memory")) {}
 
     Status run(int* exit_code) {
         Status status = start();
@@ -83,6 +83,7 @@ class Server {
                       d_.profile().shown));
         }
         EngineSettings settings = d_.engine_settings();
+        settings.recorder = recorder_;
         settings.on_failure = [this](const EngineFailure& failure) {
             failure_code_.store(failure.exit_code, std::memory_order_release);
             signals_.wake();
@@ -227,6 +228,7 @@ class Server {
 
     Deployment& d_;
     SignalThread& signals_;
+    engine::PlannerRecorder* recorder_;
     MemoryWatch watch_;
     Ref<EngineLoop> engine_;
     std::vector<Frontend*> frontends_;
@@ -237,8 +239,9 @@ class Server {
 
 }  // namespace
 
-Status serve(Deployment& deployment, SignalThread& signals, int* exit_code) {
-    return Server(deployment, signals).run(exit_code);
+Status serve(Deployment& deployment, SignalThread& signals, engine::PlannerRecorder* recorder,
+             int* exit_code) {
+    return Server(deployment, signals, recorder).run(exit_code);
 }
 
 }  // namespace tenon

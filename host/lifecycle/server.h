@@ -9,8 +9,10 @@ namespace tenon {
 
 /// Warms up, starts front ends, serves until a signal or a failure, drains. Main thread.
 ///
+/// recorder   sees every step; null = none
 /// exit_code  what the process ends with, also when the Status is ok (an engine failure is logged)
 /// errors     what kept the server from becoming ready; everything has been undone
-Status serve(Deployment& deployment, SignalThread& signals, int* exit_code);
+Status serve(Deployment& deployment, SignalThread& signals, engine::PlannerRecorder* recorder,
+             int* exit_code);
 
 }  // namespace tenon

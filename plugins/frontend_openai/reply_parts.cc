@@ -86,6 +86,7 @@ std::string timings_json(const ReplyTimings& t) {
     add("prefill_ms", ms(t.prefill));
     add("first_token_ms", ms(t.first_token));
     add("decode_ms", ms(t.decode));
+    add("cached_tokens", static_cast<double>(t.cached_tokens));
     add("prefill_tokens_per_s", rate(t.prompt_tokens - t.cached_tokens, t.prefill));
     add("decode_tokens_per_s", rate(t.completion_tokens, t.decode));
     out += format(R"(,"rounds":{},"drafted":{},"accepted":{},"seed":{},"token_sha":")", t.rounds,

@@ -118,7 +118,12 @@ class Dsv41Model final : public Model, private EngramFeed {
     // EngramFeed: rows of the group that runs.
     Status rows_of(int32_t table, TensorView* values, TensorView* scales) override;
 
-    Status warm_windows(int64_t rows, bool drafts, int64_t* window_us, int64_t* draft_us);
+    void warm_ids(int64_t count, std::vector<int32_t>* out);
+    Status warm_step(const StepPlan& plan, StepTiming* timing);
+    Status warm_open(int64_t rows);
+    Status warm_windows(int64_t length, int64_t rows, int64_t streams, bool drafts,
+                        StepTiming* timing);
+    Status warm_rounds(int64_t length, int64_t most, bool measure);
     Status warm_chunk(int64_t rows, int64_t* us);
 
     ModelParts parts_;
@@ -175,6 +180,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     uint64_t probe_value_ = 0;
     uint64_t chunk_probe_ = 0;  ///< of all chunks but the last
     std::vector<int64_t> cost_windows_, cost_drafts_, cost_stages_;
+    uint32_t warm_state_ = 12345;
     uint64_t fault_base_ = 0;
     std::atomic<bool> aborted_{false};
 };

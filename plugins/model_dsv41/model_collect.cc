@@ -59,7 +59,9 @@ Status Dsv41Model::collect_tokens() {
     if (step_.tokens_done) {
         return {};
     }
+    const int64_t before = host_->now_us();
     TENON_TRY(wait_event(*tokens_event_));
+    timing_.windows += host_->now_us() - before;  // a device may run behind `submit`
     window_results_.clear();
     result_tokens_.clear();
     result_logprobs_.clear();
@@ -125,7 +127,9 @@ Status Dsv41Model::collect_drafts() {
     if (step_.drafts_done) {
         return {};
     }
+    const int64_t before = host_->now_us();
     TENON_TRY(wait_event(*drafts_event_));
+    timing_.drafts += step_.drafts > 0 ? host_->now_us() - before : 0;
     draft_results_.assign(static_cast<size_t>(step_.drafts), DraftResult());
     const int64_t block = parts_.config.draft.block;
     for (int64_t i = 0; i < step_.windows; ++i) {
@@ -159,7 +163,9 @@ Status Dsv41Model::collect_done() {
     if (step_.done) {
         return {};
     }
+    const int64_t before = host_->now_us();
     TENON_TRY(wait_event(*done_event_));
+    timing_.chunks += step_.chunks > 0 ? host_->now_us() - before : 0;
     probe_value_ = (step_.windows > 0 ? probe_.as<uint64_t>()[0] : 0) + chunk_probe_ +
                    (step_.chunks > 0 ? probe_.as<uint64_t>()[kProbeStride] : 0);
     step_.done = true;

@@ -259,5 +259,48 @@ TEST(EngineDrafts, A_request_without_drafts_gets_none_and_the_same_ids) {
     }
 }
 
+TEST(EngineDrafts, Logprobs_are_the_same_with_drafts) {
+    std::mt19937_64 rng(test_seed());
+    ScriptedOptions options;
+    options.draft_max = 5;
+    for (int i = 0; i < 20; ++i) {
+        Ask ask = random_ask(rng);
+        ask.desc.sampling.logprobs = i % 2 == 0 ? 20 : static_cast<int32_t>(rng() % 20);
+        Bench with(options, 5, nullptr, {}, true), without(options);
+        const Got drafted = with.ask(ask), plain = without.ask(ask);
+        ASSERT_EQ(drafted.ids, plain.ids);
+        ASSERT_EQ(drafted.logprobs.size(), plain.logprobs.size());
+        for (size_t k = 0; k < plain.logprobs.size(); ++k) {
+            EXPECT_EQ(drafted.logprobs[k].token, plain.logprobs[k].token);
+            EXPECT_EQ(drafted.logprobs[k].logprob, plain.logprobs[k].logprob);
+        }
+    }
+}
+
+TEST(EngineDrafts, Drafting_that_never_pays_stops) {
+    ScriptedOptions options;
+    options.draft_max = 5;
+    options.draft_quality = 0;
+    options.eos_permille = 0;
+    Bench bench(options, 5);
+    const std::vector<int64_t> windows = {0, 1000, 1900, 2800, 3700, 4600, 5500};
+    const std::vector<int64_t> drafts = {0, 500, 600, 700, 800};
+    CostTable table;
+    table.window_us = windows;
+    table.draft_us = drafts;
+    bench.core->set_costs(table);
+    int64_t passes = 0, steps = 0;
+    bench.model.on_submit([&](const StepPlan& plan) {
+        passes += plan.drafts.empty() ? 0 : 1;
+        steps += plan.windows.empty() ? 0 : 1;
+    });
+    Ask ask;
+    ask.desc.max_new_tokens = 400;
+    ask.desc.flags |= kIgnoreEos;
+    bench.ask(ask);
+    EXPECT_GT(steps, 350);
+    EXPECT_LT(passes, steps / 8);
+}
+
 }  // namespace
 }  // namespace tenon::test

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT
+// bench --scenario: what drafts, several streams and interleaving bring, against the same run with
+// the switch off.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "host/cli/local_engine.h"
+#include "host/cli/verbs.h"
+
+namespace tenon::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<int32_t>;
+
+// Everyday requests, as a chat client sends them; short enough for any context.
+constexpr const char* kChats[] = {
+    "What is 17 plus 25?",
+    "Count from 1 to 20.",
+    "What is the capital of France?",
+    "Tell me a short story about a cat.",
+    "Who are you?",
+    "Spell the word banana.",
+    "Sort these words: pear, apple, melon, fig.",
+    "Say the days of the week.",
+    "What is 8 times 7?",
+    "Write a JSON object with the name Ann and the age 30.",
+    "What can you do?",
+    "Repeat after me: the small boat sails over the calm sea.",
+};
+constexpr int64_t kChatTokens = 160;
+constexpr uint32_t kDrafting[] = {0, kDraftsAllowed};  // off, on
+
+double cpu_seconds() {
+    rusage u{};
+    ::getrusage(RUSAGE_SELF, &u);
+    const auto seconds = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    return seconds(u.ru_utime) + seconds(u.ru_stime);
+}
+
+double median(std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return v.empty() ? 0 : v[v.size() / 2];
+}
+
+/// What one or several replies took together.
+struct Took {
+    double wall_s = 0, cpu_s = 0, decode_s = 0;
+    int64_t tokens = 0, decoded = 0, rounds = 0, drafted = 0, accepted = 0;
+    std::string sha;  ///< of all replies' ids, in order
+
+    void add(const ReplyTimings& t) {
+        decode_s += static_cast<double>(t.decode) * 1e-6;
+        tokens += t.completion_tokens;
+        decoded += std::max<int64_t>(t.completion_tokens - 1, 0);  // the first one ends the prompt
+        rounds += t.rounds;
+        drafted += t.drafted;
+        accepted += t.accepted;
+        sha.append(reinterpret_cast<const char*>(t.token_sha), sizeof t.token_sha);
+    }
+    double rate() const { return decode_s > 0 ? static_cast<double>(decoded) / decode_s : 0; }
+    double total_rate() const { return wall_s > 0 ? static_cast<double>(tokens) / wall_s : 0; }
+    double cpu_ms() const { return tokens > 0 ? cpu_s * 1e3 / static_cast<double>(tokens) : 0; }
+    double per_round(int64_t n) const {
+        return rounds > 0 ? static_cast<double>(n) / static_cast<double>(rounds) : 0;
+    }
+};
+
+class Scenario {
+  public:
+    Scenario(LocalEngine& local, const BenchArgs& args) : local_(local), args_(args) {}
+
+    Status prepare() {
+        for (const char* text : kChats) {
+            const Json request = {
+                {"messages", Json::array({{{"role", "user"}, {"content", text}}})}};
+            Ref<Prompt> prompt;
+            TENON_TRY(local_.engine().text().render(request.dump(), prompt.out()));
+            const Span<const int32_t> ids = prompt->ids();
+            chats_.emplace_back(ids.begin(), ids.end());
+        }
+        return {};
+    }
+    Status run(Json* report) {
+        if (args_.scenario == "solo") {
+            return solo(report);
+        }
+        return args_.scenario == "streams" ? streams(report) : interleave(report);
+    }
+    bool ids_differ() const { return ids_differ_; }
+
+  private:
+    struct Stream {
+        Ref<ReplySink> sink;
+        ReplyTimings timings;
+        Status status;
+        std::vector<int64_t> at_us;  ///< arrival of each token
+    };
+
+    RequestDesc describe(const Ids& ids, int64_t tokens, uint32_t flags) const {
+        RequestDesc desc;
+        desc.tokens = ids;
+        desc.max_new_tokens = tokens;
+        desc.sampling.temperature = 0;
+        desc.flags = kRawText | kReturnIds | kNoPrefix | flags;
+        desc.label = "bench";
+        return desc;
+    }
+    Status start(const RequestDesc& desc, Stream* out) {
+        return local_.engine().submit(desc, out->sink.out());
+    }
+    void drain(Stream* s) {
+        SinkEvent e;
+        while (!s->sink->finished()) {
+            if (!s->sink->next(1'000'000, &e)) {
+                continue;
+            }
+            s->at_us.insert(s->at_us.end(), e.ids.size, local_.host().now_us());
+            if (e.kind == SinkEventKind::error) {
+                s->status = Status(e.code, e.text.view());
+            }
+            if (e.timings != nullptr) {
+                s->timings = *e.timings;
+            }
+        }
+    }
+    /// All chats, `at_once` of them at any time.
+    Status chat(size_t at_once, uint32_t flags, Took* out) {
+        const double cpu = cpu_seconds();
+        const int64_t begin = local_.host().now_us();
+        std::vector<Stream> all(chats_.size());
+        std::atomic<size_t> next{0};
+        std::vector<std::thread> clients;
+        for (size_t c = 0; c < at_once; ++c) {
+            clients.emplace_back([&] {
+                for (size_t i = next.fetch_add(1); i < all.size(); i = next.fetch_add(1)) {
+                    Stream& s = all[i];
+                    s.status = start(describe(chats_[i], kChatTokens, flags), &s);
+                    if (s.status.ok()) {
+                        drain(&s);
+                    }
+                }
+            });
+        }
+        for (std::thread& client : clients) {
+            client.join();
+        }
+        *out = Took{};
+        out->wall_s = static_cast<double>(local_.host().now_us() - begin) * 1e-6;
+        out->cpu_s = cpu_seconds() - cpu;
+        for (Stream& s : all) {
+            TENON_TRY(std::move(s.status));
+            out->add(s.timings);
+        }
+        return {};
+    }
+    void compare(const std::string& sha) {
+        ids_differ_ = ids_differ_ || (!sha_.empty() && sha != sha_);
+        sha_ = sha;
+    }
+
+    Status solo(Json* report) {
+        std::vector<double> rates[2], cpus[2];
+        Took last[2];
+        Took warm;
+        TENON_TRY(chat(1, kDraftsAllowed, &warm));
+        for (int run = 0; run < args_.runs; ++run) {
+            for (const int on : {0, 1}) {  // taken in turn: what else the machine does hits both
+                TENON_TRY(chat(1, kDrafting[on], &last[on]));
+                rates[on].push_back(last[on].rate());
+                cpus[on].push_back(last[on].cpu_ms());
+                compare(last[on].sha);
+            }
+        }
+        for (const int on : {0, 1}) {
+            const Took& t = last[on];
+            Json& j = (*report)[on != 0 ? "drafts_on" : "drafts_off"];
+            j["tokens_per_s"] = median(rates[on]);
+            j["cpu_ms_per_token"] = median(cpus[on]);
+            j["tokens_per_round"] = t.per_round(t.tokens);
+            j["rows_per_round"] = 1 + t.per_round(t.drafted);
+            j["drafted_per_round"] = t.per_round(t.drafted);
+            j["accepted_per_round"] = t.per_round(t.accepted);
+            j["rounds"] = t.rounds;
+        }
+        (*report)["speedup"] = median(rates[1]) / median(rates[0]);
+        (*report)["cpu_saving"] = median(cpus[0]) / median(cpus[1]);
+        return {};
+    }
+
+    Status streams(Json* report) {
+        const auto many = static_cast<size_t>(
+            std::min<int64_t>(local_.engine().info().slots, static_cast<int64_t>(chats_.size())));
+        Took warm;
+        TENON_TRY(chat(1, kDraftsAllowed, &warm));
+        for (const int on : {1, 0}) {
+            std::vector<double> one, all, one_cpu, all_cpu;
+            Took t;
+            for (int run = 0; run < args_.runs; ++run) {
+                TENON_TRY(chat(1, kDrafting[on], &t));
+                one.push_back(t.total_rate());
+                one_cpu.push_back(t.cpu_ms());
+                compare(t.sha);
+                TENON_TRY(chat(many, kDrafting[on], &t));
+                all.push_back(t.total_rate());
+                all_cpu.push_back(t.cpu_ms());
+                compare(t.sha);
+            }
+            Json& j = (*report)[on != 0 ? "drafts_on" : "drafts_off"];
+            j["streams"] = many;
+            j["one_tokens_per_s"] = median(one);
+            j["all_tokens_per_s"] = median(all);
+            j["speedup"] = median(all) / median(one);
+            j["one_cpu_ms_per_token"] = median(one_cpu);
+            j["all_cpu_ms_per_token"] = median(all_cpu);
+        }
+        return {};
+    }
+
+    /// Prompt first, whatever the profile's overlays say: the peer of `interleave`.
+    class PromptFirst final : public Implements<PromptFirst, ScheduleOverlay> {
+      public:
+        Status outline(const SchedulerView& view, Outliner& inner,
+                       StepOutline* out) noexcept override {
+            TENON_TRY(inner.outline(view, out));
+            out->decode_count = out->slice_slot >= 0 ? 0 : out->decode_count;
+            return {};
+        }
+        void release() noexcept override {}
+    };
+
+    Ids long_prompt() const {
+        Ids ids;
+        while (static_cast<int64_t>(ids.size()) < args_.prompt_tokens) {
+            for (const Ids& chat : chats_) {
+                ids.insert(ids.end(), chat.begin(), chat.end());
+            }
+        }
+        ids.resize(static_cast<size_t>(args_.prompt_tokens));
+        // A prompt of its own in every run, so that nothing of it is kept.
+        ids[0] = 3 + static_cast<int32_t>(prompts_++ % 1000);
+        return ids;
+    }
+    Status prefill(double* tokens_per_s) {
+        Stream s;
+        const Ids ids = long_prompt();
+        TENON_TRY(start(describe(ids, 1, kIgnoreEos), &s));
+        drain(&s);
+        *tokens_per_s = static_cast<double>(args_.prompt_tokens) /
+                        (static_cast<double>(s.timings.first_token) * 1e-6);
+        return std::move(s.status);
+    }
+    /// One stream that decodes; with `beside` a long prompt comes when it has its 16th token.
+    Status decode(bool beside, double* decode_rate, double* prefill_rate, double* longest_gap_ms) {
+        Stream s;
+        const int64_t room =
+            local_.engine().info().context_tokens - static_cast<int64_t>(chats_[3].size());
+        const int64_t tokens = beside ? room : std::min<int64_t>(room, args_.decode_tokens);
+        TENON_TRY(start(describe(chats_[3], tokens, kIgnoreEos | kDraftsAllowed), &s));
+        if (!beside) {
+            drain(&s);
+            *decode_rate = static_cast<double>(s.timings.completion_tokens - 1) /
+                           (static_cast<double>(s.timings.decode) * 1e-6);
+            return std::move(s.status);
+        }
+        std::atomic<int64_t> got{0};
+        std::thread reader([&] {
+            SinkEvent e;
+            while (!s.sink->finished()) {
+                if (s.sink->next(100'000, &e)) {
+                    s.at_us.insert(s.at_us.end(), e.ids.size, local_.host().now_us());
+                    got.store(static_cast<int64_t>(s.at_us.size()));
+                }
+            }
+        });
+        while (got.load() < 16) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        const int64_t begin = local_.host().now_us();
+        const Status status = prefill(prefill_rate);
+        const int64_t end = local_.host().now_us();
+        s.sink->cancel(CancelReason::client_gone);
+        reader.join();
+        int64_t before = begin, inside = 0, gap = 0;
+        for (const int64_t at : s.at_us) {
+            if (at < begin || at > end) {
+                continue;
+            }
+            gap = std::max(gap, at - before);
+            before = at;
+            ++inside;
+        }
+        gap = std::max(gap, end - before);
+        *decode_rate = static_cast<double>(inside) / (static_cast<double>(end - begin) * 1e-6);
+        *longest_gap_ms = static_cast<double>(gap) * 1e-3;
+        return status.copy();
+    }
+
+    Status interleave(Json* report) {
+        Deployment& d = local_.deployment();
+        static PromptFirst first;  // the engine may outlive this scenario
+        ScheduleOverlay* const peer[] = {&first};
+        double unused = 0;
+        TENON_TRY(prefill(&unused));
+        std::vector<double> alone, whole, beside, with, gap, peer_beside, peer_with, peer_gap;
+        for (int run = 0; run < args_.runs; ++run) {
+            double rate = 0, rows = 0, ms = 0;
+            TENON_TRY(decode(false, &rate, &rows, &ms));
+            alone.push_back(rate);
+            TENON_TRY(prefill(&rows));
+            whole.push_back(rows);
+            TENON_TRY(decode(true, &rate, &rows, &ms));
+            beside.push_back(rate);
+            with.push_back(rows);
+            gap.push_back(ms);
+        }
+        TENON_TRY(local_.restart(d.engine_settings(), peer));
+        for (int run = 0; run < args_.runs; ++run) {
+            double rate = 0, rows = 0, ms = 0;
+            TENON_TRY(decode(true, &rate, &rows, &ms));
+            peer_beside.push_back(rate);
+            peer_with.push_back(rows);
+            peer_gap.push_back(ms);
+        }
+        Json& j = *report;
+        j["prompt_tokens"] = args_.prompt_tokens;
+        j["decode_alone_tokens_per_s"] = median(alone);
+        j["prefill_alone_tokens_per_s"] = median(whole);
+        const auto part = [&](const char* name, const std::vector<double>& rate,
+                              const std::vector<double>& rows, const std::vector<double>& ms) {
+            Json& p = j[name];
+            p["decode_tokens_per_s"] = median(rate);
+            p["decode_kept"] = median(rate) / median(alone);
+            p["prefill_tokens_per_s"] = median(rows);
+            p["prefill_kept"] = median(rows) / median(whole);
+            p["longest_gap_ms"] = median(ms);
+        };
+        part("interleaved", beside, with, gap);
+        part("prompt_first", peer_beside, peer_with, peer_gap);
+        return {};
+    }
+
+    LocalEngine& local_;
+    const BenchArgs& args_;
+    std::vector<Ids> chats_;
+    std::string sha_;
+    bool ids_differ_ = false;
+    mutable int64_t prompts_ = 0;
+};
+
+double number(const Json& j, const char* key) {
+    return j.at(key).get<double>();
+}
+
+void print_table(const std::string& scenario, const Json& report) {
+    if (scenario == "solo") {
+        std::printf("%-12s %10s %14s %14s %12s %18s\n", "", "tokens/s", "CPU ms/token",
+                    "tokens/round", "rows/round", "accepted/round");
+        for (const char* name : {"drafts_off", "drafts_on"}) {
+            const Json& j = report.at(name);
+            std::printf("%-12s %10.1f %14.2f %14.2f %12.2f %11.2f of %.2f\n", name,
+                        number(j, "tokens_per_s"), number(j, "cpu_ms_per_token"),
+                        number(j, "tokens_per_round"), number(j, "rows_per_round"),
+                        number(j, "accepted_per_round"), number(j, "drafted_per_round"));
+        }
+        std::printf("speedup      %9.2fx   CPU time %.2fx\n", number(report, "speedup"),
+                    number(report, "cpu_saving"));
+    } else if (scenario == "streams") {
+        std::printf("%-12s %8s %14s %14s %9s %20s\n", "", "streams", "one: tokens/s",
+                    "all: tokens/s", "speedup", "CPU ms/token one, all");
+        for (const char* name : {"drafts_on", "drafts_off"}) {
+            const Json& j = report.at(name);
+            std::printf("%-12s %8d %14.1f %14.1f %8.2fx %12.2f, %.2f\n", name,
+                        j.at("streams").get<int>(), number(j, "one_tokens_per_s"),
+                        number(j, "all_tokens_per_s"), number(j, "speedup"),
+                        number(j, "one_cpu_ms_per_token"), number(j, "all_cpu_ms_per_token"));
+        }
+    } else {
+        std::printf("%-14s %16s %7s %17s %7s %12s\n", "", "decode tokens/s", "kept",
+                    "prefill tokens/s", "kept", "longest gap");
+        std::printf("%-14s %16.1f %7s %17.0f\n", "alone",
+                    number(report, "decode_alone_tokens_per_s"), "",
+                    number(report, "prefill_alone_tokens_per_s"));
+        for (const char* name : {"interleaved", "prompt_first"}) {
+            const Json& j = report.at(name);
+            std::printf("%-14s %16.1f %6.0f%% %17.0f %6.0f%% %9.0f ms\n", name,
+                        number(j, "decode_tokens_per_s"), number(j, "decode_kept") * 100,
+                        number(j, "prefill_tokens_per_s"), number(j, "prefill_kept") * 100,
+                        number(j, "longest_gap_ms"));
+        }
+    }
+}
+
+}  // namespace
+
+int bench_scenario(const BenchArgs& args) {
+    LocalEngine local;
+    local.deployment().quiet();
+    Json report = Json::object();
+    bool loaded = false, differ = false;
+    const Status status = guard([&]() -> Status {
+        TENON_TRY(local.open(args.profile.profile, args.profile.set));
+        loaded = true;
+        if (args.prompt_tokens + 1 > local.engine().info().context_tokens) {
+            return error(Code::invalid_argument, "--prompt-tokens {}: the profile's context is {}",
+                         args.prompt_tokens, local.engine().info().context_tokens);
+        }
+        Scenario scenario(local, args);
+        TENON_TRY(scenario.prepare());
+        report["profile"] = local.deployment().profile().name;
+        report["scenario"] = args.scenario;
+        report["runs"] = args.runs;
+        TENON_TRY(scenario.run(&report));
+        differ = scenario.ids_differ();
+        report["ids_equal"] = !differ;
+        return {};
+    });
+    if (!status.ok()) {
+        return fail(loaded ? exit_code_of(status.code(), kExitUsage) : local.exit_code(),
+                    status.message().str());
+    }
+    if (args.profile.json) {
+        std::cout << report.dump() << '\n';
+    } else {
+        std::printf("profile %s, scenario %s, median of %d runs\n",
+                    report["profile"].get<std::string>().c_str(), args.scenario.c_str(), args.runs);
+        print_table(args.scenario, report);
+    }
+    return differ ? fail(kExitChecks, "token ids differ between the parts of the table") : kExitOk;
+}
+
+}  // namespace tenon::cli
