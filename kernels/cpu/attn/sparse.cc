@@ -10,27 +10,6 @@
 
 namespace tenon::cpu {
 
-Status check_attn_sparse(const AttnSparse& p, SparseShape* shape) {
-    const int64_t T = p.rows.T;
-    const int64_t H = dim(p.q, 1);
-    const int64_t D = dim(p.q, 2);
-    const int64_t K = p.sel.null() || p.comp.pool.null() ? 0 : dim(p.sel, 1);
-    Check c(AttnSparse::kOp.name);
-    c.dense("q", p.q, kBf16, {T, H, D}).dense("kv", p.kv, kBf16, {T, D}).rows(p.rows, T);
-    c.ring(p.ring, D).dense("sink", p.sink, kF32, {H}).dense("out", p.out, kBf16, {T, H, D});
-    c.in_range("H", H, 1, kMaxHeads).in_range("D", D, 32, kMaxHeadWidth).multiple("D", D, 32);
-    c.at_least("window", p.window, 1).in_range("half", p.half, 0, 1).finite("scale", p.scale);
-    c.in_place("out", p.out, "q", p.q);
-    if (K > 0) {
-        c.pages("comp", p.comp, D).dense("sel", p.sel, kI32, {T, K});
-        c.dense("count", p.count, kI32, {T});
-        c.unsupported(p.comp.format != RowFormat::bf16 && p.comp.format != RowFormat::q4e,
-                      "comp.format", "compressed rows are q4e or bf16");
-    }
-    *shape = {T, H, D, K};
-    return c.take();
-}
-
 namespace {
 
 // Key i of a list as f32 values; false if its page is missing.
@@ -98,7 +77,7 @@ void attend(Context& c, const AttnSparse& p, const SparseShape& s, int64_t t, in
 
 Status sparse(void* self, const AttnSparse& p, Stream&) noexcept {
     SparseShape s{};
-    TENON_TRY(check_attn_sparse(p, &s));
+    TENON_TRY(check_op(p, &s));
     Context& ctx = context(self);
     const int64_t row_ns = s.H * s.D * (p.window + s.K) * 4;
     share(ctx, s.T, 1, row_ns, [&](int64_t begin, int64_t end, int32_t) {

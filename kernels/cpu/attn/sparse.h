@@ -6,17 +6,9 @@
 
 #include "common/check.h"
 #include "common/rows.h"
-#include "tenon/ops/attn.h"
+#include "kernels/shared/token_checks.h"
 
 namespace tenon::cpu {
-
-constexpr int64_t kMaxHeadWidth = 512;
-constexpr int64_t kMaxHeads = 128;
-
-struct SparseShape {
-    int64_t T, H, D, K;  // K = 0 without a selection
-};
-Status check_attn_sparse(const AttnSparse& p, SparseShape* shape);
 
 /// The keys of one row in list order: ring positions [ring_first, ring_last), rows [kv_first,
 /// kv_last) of `kv`, then `selected` compressed rows.

@@ -212,7 +212,7 @@ struct Group {
 
 Status sparse(void* self, const AttnSparse& p, Stream&) noexcept {
     SparseShape s{};
-    TENON_TRY(check_attn_sparse(p, &s));
+    TENON_TRY(check_op(p, &s));
     Context& c = context(self);
     const int64_t groups = (s.H + kGroupHeads - 1) / kGroupHeads;
     const int64_t keys = p.window + s.K;

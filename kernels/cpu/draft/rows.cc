@@ -7,7 +7,7 @@
 #include "common/elements.h"
 #include "common/registry.h"
 #include "common/rows.h"
-#include "tenon/ops/draft.h"
+#include "kernels/shared/token_checks.h"
 
 namespace tenon::cpu {
 
@@ -15,14 +15,7 @@ namespace {
 
 Status rows(void*, const DraftRows& p, Stream&) noexcept {
     const int64_t S = rows_of(p.slot);
-    const int64_t T = S * p.B;
-    Check c(DraftRows::kOp.name);
-    c.in_range("B", p.B, 1, 64).number("window.S", p.window.S, S).rows(p.window, p.window.T);
-    c.structs<VerifyDecision>("decision", p.decision, S).dense("slot", p.slot, kI32, {S});
-    c.dense("ids", p.ids, kI32, {T}).structs<RowInfo>("row", p.row, T);
-    if (!c.structs<SegInfo>("seg", p.seg, S).ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     for (int64_t s = 0; s < S; ++s) {
         const SegInfo& window = seg_infos(p.window)[s];
         const VerifyDecision& d = p.decision.as<const VerifyDecision>()[s];
@@ -59,12 +52,7 @@ Status confidence(void* self, const DraftConfidence& p, Stream&) noexcept {
     const int64_t B = dim(p.c, 1);
     const int64_t d = dim(p.c, 2);
     const int64_t r = dim(p.embed, 1);
-    Check c(DraftConfidence::kOp.name);
-    c.dense("c", p.c, kBf16, {S, B, d}).loose("prev", p.prev, kI32, {S, B});
-    c.dense("embed", p.embed, kFloats, {kAny, r}).dense("proj", p.proj, kFloats, {d + r});
-    if (!c.dense("out", p.out, kF32, {S, B}).ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     share(context(self), S * B, 1, (d + r) * 2, [&](int64_t begin, int64_t end, int32_t) {
         const Source w(p.proj, 0);
         for (int64_t i = begin; i < end; ++i) {

@@ -9,27 +9,6 @@
 
 namespace tenon::cpu {
 
-Status check_draft_step(const DraftStep& p, int64_t scratch_bytes) {
-    const int64_t S = p.rows.S;
-    const int64_t V = dim(p.base, 1);
-    const int64_t r = dim(p.embed, 1);
-    Check c(DraftStep::kOp.name);
-    c.strided("base", p.base, kF32, {S, V}).column("prev", p.prev, kI32, S);
-    c.dense("embed", p.embed, kFloats, {kAny, r}).dense("head", p.head, kFloats, {V, r});
-    c.rows(p.rows, p.rows.T).in_range("r", r, 1, kMaxMarkovRank).at_least("step", p.step, 0);
-    c.structs<DraftBest>("best", p.best, S).at_least("vocab_at", p.vocab_at, 0);
-    if (!p.forbid.null()) {
-        c.dense("forbid", p.forbid, bit(DType::u32), {(V + 31) / 32});
-    }
-    if (!p.params.null()) {
-        c.structs<SampleParams>("params", p.params, S);
-    }
-    if (S > 0) {
-        c.scratch(p.scratch, scratch_bytes);
-    }
-    return c.take();
-}
-
 StepRow step_row(Context& c, const DraftStep& p, int64_t s) {
     StepRow row;
     const SegInfo& seg = seg_infos(p.rows)[s];
@@ -53,7 +32,7 @@ StepRow step_row(Context& c, const DraftStep& p, int64_t s) {
 namespace {
 
 Status step(void* self, const DraftStep& p, Stream&) noexcept {
-    TENON_TRY(check_draft_step(p, 0));
+    TENON_TRY(check_op(p, 0));
     Context& ctx = context(self);
     const int64_t V = p.base.shape[1];
     const int64_t r = p.embed.shape[1];
@@ -82,15 +61,7 @@ Status step(void* self, const DraftStep& p, Stream&) noexcept {
 Status pick(void*, const DraftPick& p, Stream&) noexcept {
     const int64_t W = rows_of(p.best);
     const int64_t S = dim(p.best, 1);
-    Check c(DraftPick::kOp.name);
-    c.dense("best", p.best, kU8, {W, S, static_cast<int64_t>(sizeof(DraftBest))});
-    c.column("token", p.token, kI32, S);
-    if (!p.mirror.null()) {
-        c.column("mirror", p.mirror, kI32, S);
-    }
-    if (!c.ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     for (int64_t s = 0; s < S; ++s) {
         DraftBest best{kNoLogit, -1};
         for (int64_t w = 0; w < W; ++w) {

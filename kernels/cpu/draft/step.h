@@ -5,13 +5,8 @@
 #include "common/check.h"
 #include "common/rows.h"
 #include "sample/draw.h"
-#include "tenon/ops/draft.h"
 
 namespace tenon::cpu {
-
-constexpr int64_t kMaxMarkovRank = 512;
-
-Status check_draft_step(const DraftStep& p, int64_t scratch_bytes);
 
 /// What one segment needs to judge its ids.
 struct StepRow {

@@ -61,7 +61,7 @@ void offer_block(const DraftStep& p, const StepScratch& s, int64_t v0, int64_t v
 
 Status step(void* self, const DraftStep& p, Stream&) noexcept {
     Context& ctx = context(self);
-    TENON_TRY(check_draft_step(p, draft_step_simd_scratch(self, p)));
+    TENON_TRY(check_op(p, draft_step_simd_scratch(self, p)));
     const int64_t S = p.rows.S;
     const int64_t ids = p.base.shape[1];
     const int64_t r = p.embed.shape[1];

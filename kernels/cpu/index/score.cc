@@ -12,27 +12,6 @@
 
 namespace tenon::cpu {
 
-Status check_index_score(const IndexScore& p, ScoreShape* shape) {
-    const int64_t T = p.rows.T;
-    const int64_t Hi = dim(p.iq, 1);
-    const int64_t Di = dim(p.iq, 2);
-    const int64_t N = dim(p.out, 1);
-    const int64_t C = p.cand.null() ? 0 : dim(p.cand, 1);
-    Check c(IndexScore::kOp.name);
-    c.dense("iq", p.iq, kBf16, {T, Hi, Di}).dense("w", p.w, kBf16, {T, Hi}).rows(p.rows, T);
-    c.strided("out", p.out, kF32, {T, N}).in_range("Hi", Hi, 1, kMaxIndexHeads);
-    c.multiple("Di", Di, kIndexGroup).in_range("Di", Di, kIndexGroup, 256);
-    c.pages("keys", p.keys, Di);
-    c.unsupported(p.keys.format != RowFormat::bf16 && p.keys.format != RowFormat::q4u,
-                  "keys.format", "index keys are q4u or bf16");
-    if (C > 0) {
-        c.dense("cand", p.cand, kI32, {T, C}).at_least("block", p.block, 1);
-        c.in_range("N", N, 0, C * std::max(p.block, 1));
-    }
-    *shape = {T, Hi, Di, N, C};
-    return c.take();
-}
-
 namespace {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
@@ -51,7 +30,7 @@ float dot(const uint16_t* q, const float* key, int64_t Di) {
 
 Status score(void* self, const IndexScore& p, Stream&) noexcept {
     ScoreShape s{};
-    TENON_TRY(check_index_score(p, &s));
+    TENON_TRY(check_op(p, &s));
     Context& ctx = context(self);
     share(ctx, s.T, 1, s.N * s.Hi * s.Di, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {

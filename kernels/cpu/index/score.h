@@ -4,17 +4,9 @@
 
 #include "common/check.h"
 #include "common/rows.h"
-#include "tenon/ops/index.h"
+#include "kernels/shared/token_checks.h"
 
 namespace tenon::cpu {
-
-constexpr int64_t kMaxIndexHeads = 64;
-constexpr int64_t kIndexGroup = 32;
-
-struct ScoreShape {
-    int64_t T, Hi, Di, N, C;  // C = 0 without candidates
-};
-Status check_index_score(const IndexScore& p, ScoreShape* shape);
 
 /// The compressed row behind column j of row t, or -1.
 inline int64_t score_column(const IndexScore& p, const ScoreShape& s, int64_t t, int64_t j) {

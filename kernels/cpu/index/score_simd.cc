@@ -239,7 +239,7 @@ void clear_stray_rows(Context& c, const IndexScore& p, const ScoreShape& s) {
 
 Status score(void* self, const IndexScore& p, Stream&) noexcept {
     ScoreShape s{};
-    TENON_TRY(check_index_score(p, &s));
+    TENON_TRY(check_op(p, &s));
     Context& c = context(self);
     const Scorer scorer{c, p, s};
     const int64_t blocks = (s.N + kBlockKeys - 1) / kBlockKeys;

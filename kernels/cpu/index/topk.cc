@@ -9,13 +9,12 @@
 #include "common/registry.h"
 #include "common/rows.h"
 #include "index/select.h"
-#include "tenon/ops/index.h"
+#include "kernels/shared/token_checks.h"
 
 namespace tenon::cpu {
 
 namespace {
 
-constexpr int64_t kMaxKept = 4096;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // 0..n-1, then -1.
@@ -29,13 +28,7 @@ Status blocks(void* self, const IndexBlocks& p, Stream&) noexcept {
     const int64_t T = p.rows.T;
     const int64_t N = dim(p.scores, 1);
     const int64_t C = dim(p.cand, 1);
-    Check c(IndexBlocks::kOp.name);
-    c.strided("scores", p.scores, kF32, {T, N}).rows(p.rows, T).at_least("ratio", p.ratio, 1);
-    c.at_least("block", p.block, 1).in_range("C", C, 1, kMaxKept);
-    c.dense("cand", p.cand, kI32, {T, C}).dense("count", p.count, kI32, {T});
-    if (!c.ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     Context& ctx = context(self);
     share(ctx, T, 1, N + 200, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
@@ -91,16 +84,7 @@ Status topk(void* self, const IndexTopk& p, Stream&) noexcept {
     const int64_t N = dim(p.scores, 1);
     const int64_t K = dim(p.sel, 1);
     const bool inside = !p.cand.null() && T > 0;
-    Check c(IndexTopk::kOp.name);
-    c.strided("scores", p.scores, kF32, {T, N}).rows(p.rows, T).at_least("ratio", p.ratio, 1);
-    c.in_range("K", K, 1, kMaxKept);
-    if (inside) {
-        c.dense("cand", p.cand, kI32, {T, kAny}).at_least("block", p.block, 1);
-    }
-    c.dense("sel", p.sel, kI32, {T, K}).dense("count", p.count, kI32, {T});
-    if (!c.ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     Context& ctx = context(self);
     share(ctx, T, 1, N + 200, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {

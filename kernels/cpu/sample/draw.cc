@@ -160,7 +160,7 @@ void draw_row(Context& c, const SampleDraw& p, int64_t m, const DrawScratch& scr
 }
 
 Status draw(void* self, const SampleDraw& p, Stream&) noexcept {
-    TENON_TRY(check_sample_draw(p, sample_draw_scratch(self, p)));
+    TENON_TRY(check_op(p, sample_draw_scratch(self, p)));
     Context& c = context(self);
     const int64_t V = p.logits.shape[1];
     share(c, p.logits.shape[0], 1, V * 60, [&](int64_t begin, int64_t end, int32_t worker) {
@@ -180,37 +180,6 @@ Status draw(void* self, const SampleDraw& p, Stream&) noexcept {
 }
 
 }  // namespace
-
-Status check_sample_draw(const SampleDraw& p, int64_t scratch_bytes) {
-    const int64_t M = rows_of(p.logits);
-    const int64_t V = dim(p.logits, 1);
-    const int64_t words = (V + 31) / 32;
-    Check c(SampleDraw::kOp.name);
-    c.strided("logits", p.logits, kF32, {M, V}).structs<SampleParams>("params", p.params, M);
-    c.dense("token", p.token, kI32, {M}).in_range("V", V, 1, int64_t{1} << 20);
-    if (!p.seen.null()) {
-        c.dense("seen", p.seen, bit(DType::u16), {kAny, V}).rows(p.rows, p.rows.T);
-        c.dense("index", p.index, kI32, {M}).dense("ids", p.ids, kI32, {p.rows.T});
-    }
-    if (!p.bias_begin.null()) {
-        c.dense("bias_begin", p.bias_begin, kI32, {M + 1});
-        c.dense("bias_ids", p.bias_ids, kI32, {kAny});
-        c.dense("bias_add", p.bias_add, kF32, {rows_of(p.bias_ids)});
-    }
-    if (!p.mask.null()) {
-        c.strided("mask", p.mask, bit(DType::u32), {M, words});
-    }
-    if (!p.forbid.null()) {
-        c.dense("forbid", p.forbid, bit(DType::u32), {words});
-    }
-    if (!p.logprob.null()) {
-        c.dense("logprob", p.logprob, kF32, {M});
-    }
-    if (M > 0) {
-        c.scratch(p.scratch, scratch_bytes);
-    }
-    return c.take();
-}
 
 int64_t sample_draw_worker_bytes(int64_t V) {
     return round_up(V * 4) * 2;

@@ -9,15 +9,13 @@
 #include "common/check.h"
 #include "common/rows.h"
 #include "tenon/numeric.h"
-#include "tenon/ops/sample.h"
+#include "kernels/shared/token_checks.h"
 
 namespace tenon::cpu {
 
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 constexpr int32_t kNoToken = -1;
 constexpr int32_t kBadLogits = -2;
-
-Status check_sample_draw(const SampleDraw& p, int64_t scratch_bytes);
 
 /// Scratch of one worker: adjusted logits and an order of ids.
 struct DrawScratch {

@@ -189,7 +189,7 @@ void draw_row(Context& c, const SampleKernels& kernels, const SampleDraw& p, int
 
 Status draw(void* self, const SampleDraw& p, Stream&) noexcept {
     static const SampleKernels kernels = sample_kernels_simd();
-    TENON_TRY(check_sample_draw(p, sample_draw_scratch(self, p)));
+    TENON_TRY(check_op(p, sample_draw_scratch(self, p)));
     Context& c = context(self);
     const int64_t V = p.logits.shape[1];
     share(c, p.logits.shape[0], 1, V * 4, [&](int64_t begin, int64_t end, int32_t worker) {

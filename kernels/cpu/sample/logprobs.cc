@@ -11,8 +11,6 @@ namespace tenon::cpu {
 
 namespace {
 
-constexpr int64_t kMaxListed = 20;
-
 // The n largest of a row, falling, ties to the lower id.
 void largest(const float* l, int64_t V, int64_t n, int32_t* ids) {
     int64_t found = 0;
@@ -33,13 +31,7 @@ Status logprobs(void* self, const SampleLogprobs& p, Stream&) noexcept {
     const int64_t M = rows_of(p.logits);
     const int64_t V = dim(p.logits, 1);
     const int64_t n = dim(p.ids, 1);
-    Check c(SampleLogprobs::kOp.name);
-    c.strided("logits", p.logits, kF32, {M, V}).dense("token", p.token, kI32, {M});
-    c.loose("ids", p.ids, kI32, {M, n}).loose("lp", p.lp, kF32, {M, n});
-    c.dense("token_lp", p.token_lp, kF32, {M}).in_range("n", n, 0, kMaxListed);
-    if (!c.at_least("V", V, 1).ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     share(context(self), M, 1, V * 12, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t m = begin; m < end; ++m) {
             const float* l = p.logits.row<const float>(m);
@@ -66,11 +58,7 @@ Status logprobs(void* self, const SampleLogprobs& p, Stream&) noexcept {
 
 Status count(void* self, const SampleCount& p, Stream&) noexcept {
     const int64_t n = rows_of(p.token);
-    Check c(SampleCount::kOp.name);
-    c.dense("token", p.token, kI32, {n}).dense("slot", p.slot, kI32, {n});
-    if (!c.dense("seen", p.seen, bit(DType::u16), {kAny, kAny}).ok()) {
-        return c.take();
-    }
+    TENON_TRY(check_op(p));
     for (int64_t i = 0; i < n; ++i) {
         const int32_t token = p.token.as<const int32_t>()[i];
         const int32_t slot = p.slot.as<const int32_t>()[i];

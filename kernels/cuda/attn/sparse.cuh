@@ -1,0 +1,639 @@
+// SPDX-License-Identifier: MIT
+// attn.sparse and attn.sparse_turn: one CTA attends 16 or 32 heads of one row to chunks of 64 keys.
+//
+// Keys of a chunk are gathered from the ring, this call's rows or the page pool, become bf16 in
+// shared memory once, and serve QK^T and PV through mma.sync m16n8k16 with f32 accumulation.
+// Probabilities are rounded to bf16 before PV; their sum uses the rounded values. Chunks are cut
+// from the row's own list (window part, then selected part), so a row's bits depend on its list
+// alone.
+//
+// Decode: a cluster of CTAs shares the chunks of a row in contiguous runs and merges the parts in
+// list order through distributed shared memory. Prefill: one CTA walks the whole list.
+#pragma once
+
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include "tenon/ops/rows.h"
+
+namespace tenon::cuda::sparse {
+
+constexpr int kChunk = 64;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr float kMinusInf = -__builtin_huge_valf();
+
+enum Format : int { kNone = -1, kBf16 = 0, kQ8 = 1, kQ4e = 3 };
+
+using Row = RowInfo;
+using Segment = SegInfo;
+
+struct Args {
+    const __nv_bfloat16* q;
+    const __nv_bfloat16* kv;
+    __nv_bfloat16* out;
+    const uint8_t* ring_codes;
+    const uint8_t* ring_scales;
+    int ring_R, ring_slots, ring_format;
+    const uint8_t* pool;
+    const int* table;
+    int64_t page_bytes, codes_at, scales_at;
+    int pages, table_slots, table_width, rows_per_page, comp_format;
+    const int* sel;
+    const int* count;
+    int K;
+    const float* sink;
+    float scale_log2;  // scale times log2(e)
+    int window, half, block_mode;
+    const Row* row;
+    const Segment* seg;
+    int T, S, H;
+    const float* cs;  // [T, R], with the turn
+    int R;
+    unsigned long long* faults;
+};
+
+struct Key {
+    const uint8_t* codes;
+    const uint8_t* scales;
+    int format;
+    int pad;
+};
+
+struct List {
+    int ring_first, ring_last, kv_first, kv_last, selected, slot;
+    __device__ int window() const { return ring_last - ring_first + kv_last - kv_first; }
+};
+
+__device__ inline void fault(const Args& a) {
+    if (a.faults != nullptr) {
+        atomicAdd(a.faults, 1ull);
+    }
+}
+
+// The keys of row t in list order; no keys for dead rows and inconsistent tables.
+__device__ inline List list_of(const Args& a, int t, bool report) {
+    List l{0, 0, 0, 0, 0, -1};
+    const Row row = a.row[t];
+    if (row.slot < 0) {
+        return l;
+    }
+    bool good = row.seg >= 0 && row.seg < a.S && row.slot < a.ring_slots;
+    Segment s{};
+    if (good) {
+        s = a.seg[row.seg];
+        good = s.slot == row.slot && t >= s.row0 && t < s.row0 + s.rows &&
+               row.pos == s.pos0 + (t - s.row0) && s.row0 >= 0 && s.row0 + s.rows <= a.T;
+    }
+    if (!good) {
+        if (report) {
+            fault(a);
+        }
+        return l;
+    }
+    const int low = max(0, a.half == 0 ? s.win_lo[0] : s.win_lo[1]);
+    l.slot = row.slot;
+    if (a.block_mode) {
+        l.ring_first = max(low, s.pos0 - a.window);
+        l.ring_last = max(l.ring_first, s.pos0);
+        l.kv_first = s.row0;
+        l.kv_last = s.row0 + s.rows;
+    } else {
+        const int first = max(low, row.pos - a.window + 1);
+        l.ring_first = min(first, s.pos0);
+        l.ring_last = s.pos0;
+        l.kv_first = s.row0 + max(0, first - s.pos0);
+        l.kv_last = max(l.kv_first, t + 1);
+    }
+    if (l.ring_last - l.ring_first > a.ring_R) {
+        if (report) {
+            fault(a);
+        }
+        l.ring_first = l.ring_last - a.ring_R;
+    }
+    if (a.K > 0) {
+        l.selected = min(max(a.count[t], 0), a.K);
+    }
+    return l;
+}
+
+__device__ inline int64_t code_bytes(int format, int64_t width) {
+    return format == kBf16 ? width * 2 : format == kQ8 ? width : width / 2;
+}
+__device__ inline int64_t scale_bytes(int format, int64_t width) {
+    return format == kBf16 ? 0 : format == kQ4e ? width / 16 : width / 32;
+}
+
+// Where key i of chunk `chunk` lies; format kNone beyond the end of its part and for a missing
+// page.
+__device__ inline Key key_of(const Args& a, const List& l, int t, int chunk, int i, int D,
+                             bool report) {
+    Key k{nullptr, nullptr, kNone, 0};
+    const int window = l.window();
+    const int window_chunks = (window + kChunk - 1) / kChunk;
+    if (chunk < window_chunks) {
+        const int at = chunk * kChunk + i;
+        const int ring = l.ring_last - l.ring_first;
+        if (at < ring) {
+            const int64_t r = int64_t{l.slot} * a.ring_R + (l.ring_first + at) % a.ring_R;
+            k.codes = a.ring_codes + r * code_bytes(a.ring_format, D);
+            k.scales = a.ring_scales + r * scale_bytes(a.ring_format, D);
+            k.format = a.ring_format;
+        } else if (at < window) {
+            k.codes = reinterpret_cast<const uint8_t*>(a.kv + int64_t{l.kv_first + at - ring} * D);
+            k.format = kBf16;
+        }
+        return k;
+    }
+    const int at = (chunk - window_chunks) * kChunk + i;
+    if (at >= l.selected) {
+        return k;
+    }
+    const int g = a.sel[int64_t{t} * a.K + at];
+    const int index = g < 0 ? -1 : g / a.rows_per_page;
+    int page = -1;
+    if (g >= 0 && index < a.table_width && l.slot < a.table_slots) {
+        page = a.table[int64_t{l.slot} * a.table_width + index];
+    }
+    if (page < 0 || page >= a.pages) {
+        if (report) {
+            fault(a);
+        }
+        return k;
+    }
+    const uint8_t* base = a.pool + page * a.page_bytes;
+    const int r = g - index * a.rows_per_page;
+    k.codes = base + a.codes_at + r * code_bytes(a.comp_format, D);
+    k.scales = base + a.scales_at + r * scale_bytes(a.comp_format, D);
+    k.format = a.comp_format;
+    return k;
+}
+
+__device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// Eight E4M3 values times 2^(scale - 127), exact in bf16.
+__device__ inline uint4 unpack_q8(uint2 codes, uint32_t scale) {
+    const uint32_t s = scale << 7 | scale << 23;
+    uint32_t out[4];
+    const uint32_t in[2] = {codes.x, codes.y};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t y = __byte_perm(in[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
+        // E4M3 exponent and fraction moved into bf16: 2^-120 times the value, subnormals included.
+        const uint32_t r = (y & 0x80008000u) | (y >> 4 & 0x07F007F0u);
+        out[i] = mul_bf16x2(mul_bf16x2(r, 0x7B807B80u), s);
+    }
+    return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+// Four E2M1 nibbles (low 16 bits) as bf16.
+__device__ inline uint2 e2m1x4(uint32_t x) {
+    const uint32_t index = x & 0x7777u;
+    const uint32_t high = __byte_perm(0x3F3F3F00u, 0x40404040u, index);
+    const uint32_t low = __byte_perm(0xC0800000u, 0xC0804000u, index);
+    // Selector bit 3 replicates the byte's sign: 0x80 for a positive code, 0xFF for a negative one.
+    uint32_t sign;  // __byte_perm would mask that bit
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(sign) : "r"(0x80808080u), "r"(x));
+    sign <<= 1;
+    const uint32_t signed_high = high | (sign & 0x80808080u);
+    return make_uint2(__byte_perm(low, signed_high, 0x5140), __byte_perm(low, signed_high, 0x7362));
+}
+
+// Eight E2M1 values times an E4M3 scale, exact in bf16 (six significant bits).
+__device__ inline uint4 unpack_q4e(uint32_t codes, uint32_t scale) {
+    const float s = __uint_as_float((scale & 0x7Fu) << 20) * 0x1p120f;
+    const uint32_t s2 = __byte_perm(__float_as_uint(s), 0, 0x3232);
+    const uint2 a = e2m1x4(codes);
+    const uint2 b = e2m1x4(codes >> 16);
+    return make_uint4(mul_bf16x2(a.x, s2), mul_bf16x2(a.y, s2), mul_bf16x2(b.x, s2),
+                      mul_bf16x2(b.y, s2));
+}
+
+__device__ inline uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline void ldmatrix4(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+__device__ inline void ldmatrix4_trans(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline float low_half(uint32_t w) {
+    return __uint_as_float(w << 16);
+}
+__device__ inline float high_half(uint32_t w) {
+    return __uint_as_float(w & 0xFFFF0000u);
+}
+__device__ inline uint32_t pack(float low, float high) {
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&v);
+}
+// rope.turn of one pair (ops.md 3.5), in its fma form.
+__device__ inline uint32_t turn(uint32_t pair, float c, float s) {
+    const float a = low_half(pair);
+    const float b = high_half(pair);
+    return pack(__fmaf_rn(a, c, -__fmul_rn(b, s)), __fmaf_rn(a, s, __fmul_rn(b, c)));
+}
+
+template <int kD, int kTiles>
+struct Shared {
+    static constexpr int kRows = kTiles * 16;
+    static constexpr int kPitch = kD + 8;  // 16 bytes of padding: ldmatrix without bank conflicts
+    static constexpr int kGroups = kWarps / kTiles;
+    static constexpr int kPPitch = kChunk + 8;
+    __nv_bfloat16 q[kRows * kPitch];
+    union {
+        __nv_bfloat16 k[kChunk * kPitch];
+        float o[kRows * kD];  // after the last chunk, for the merge
+    };
+    __nv_bfloat16 p[kRows * kPPitch];
+    Key key[kChunk];
+    float tops[kGroups][kRows];
+    float sums[kGroups][kRows];
+    float top[2][kRows];
+    float sum[kRows];
+    float part_top[8][kRows];  // merge: one line a CTA of the cluster
+    float part_sum[8][kRows];
+};
+
+// Heads [h0, h0 + 16 kTiles) of row t as bf16, turned if asked for; zeros beyond H.
+template <int kD, int kTiles, bool kTurn>
+__device__ void load_q(const Args& a, Shared<kD, kTiles>& sm, int t, int h0) {
+    constexpr int kUnits = kD / 8;
+    for (int i = threadIdx.x; i < sm.kRows * kUnits; i += kThreads) {
+        const int r = i / kUnits;
+        const int column = i % kUnits * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (h0 + r < a.H) {
+            v = *reinterpret_cast<const uint4*>(a.q + (int64_t{t} * a.H + h0 + r) * kD + column);
+            if (kTurn && column >= kD - a.R) {
+                const float* c = a.cs + int64_t{t} * a.R + (column - (kD - a.R)) / 2;
+                const float* s = c + a.R / 2;
+                v.x = turn(v.x, c[0], s[0]);
+                v.y = turn(v.y, c[1], s[1]);
+                v.z = turn(v.z, c[2], s[2]);
+                v.w = turn(v.w, c[3], s[3]);
+            }
+        }
+        *reinterpret_cast<uint4*>(sm.q + r * sm.kPitch + column) = v;
+    }
+}
+
+// The chunk's keys as bf16; rows without a key become zeros, so that no poison meets a zero weight.
+template <int kD, int kTiles>
+__device__ void load_k(Shared<kD, kTiles>& sm, int warp, int lane) {
+    constexpr int kUnits = kD / 8;
+    constexpr int kPerKey = (kUnits + 31) / 32;
+    constexpr int kBatch = 4;  // keys whose loads are in flight together
+#pragma unroll
+    for (int first = 0; first < kChunk / kWarps; first += kBatch) {
+        uint4 raw[kBatch][kPerKey];
+        uint32_t scale[kBatch][kPerKey];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+            const Key& key = sm.key[(first + b) * kWarps + warp];
+#pragma unroll
+            for (int j = 0; j < kPerKey; ++j) {
+                const int u = lane + 32 * j;
+                raw[b][j] = make_uint4(0, 0, 0, 0);
+                scale[b][j] = 0;
+                if (u < kUnits && key.format >= 0) {
+                    if (key.format == kQ4e) {
+                        raw[b][j].x = reinterpret_cast<const uint32_t*>(key.codes)[u];
+                        scale[b][j] = key.scales[u / 2];
+                    } else if (key.format == kQ8) {
+                        const uint2 c = reinterpret_cast<const uint2*>(key.codes)[u];
+                        raw[b][j].x = c.x;
+                        raw[b][j].y = c.y;
+                        scale[b][j] = key.scales[u / 4];
+                    } else {
+                        raw[b][j] = reinterpret_cast<const uint4*>(key.codes)[u];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+            const int i = (first + b) * kWarps + warp;
+            const int format = sm.key[i].format;
+#pragma unroll
+            for (int j = 0; j < kPerKey; ++j) {
+                const int u = lane + 32 * j;
+                if (u < kUnits) {
+                    uint4 v = raw[b][j];
+                    if (format == kQ4e) {
+                        v = unpack_q4e(v.x, scale[b][j]);
+                    } else if (format == kQ8) {
+                        v = unpack_q8(make_uint2(v.x, v.y), scale[b][j]);
+                    }
+                    *reinterpret_cast<uint4*>(sm.k + i * sm.kPitch + u * 8) = v;
+                }
+            }
+        }
+    }
+}
+
+template <int kD, int kTiles, bool kTurn>
+__global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
+    namespace cg = cooperative_groups;
+    using S = Shared<kD, kTiles>;
+    extern __shared__ __align__(128) uint8_t shared_bytes[];
+    S& sm = *reinterpret_cast<S*>(shared_bytes);
+    constexpr int kRows = S::kRows;
+    constexpr int kPitch = S::kPitch;
+    constexpr int kGroups = S::kGroups;
+    constexpr int kOut = kD >= 64 ? kD / 64 : 1;  // n tiles of 8 columns a warp owns in PV
+
+    cg::cluster_group cluster = cg::this_cluster();
+    const int ranks = static_cast<int>(cluster.num_blocks());
+    const int rank = static_cast<int>(cluster.block_rank());
+    const int t = blockIdx.y;
+    const int h0 = blockIdx.z * kRows;
+    const int tid = threadIdx.x;
+    const int warp = tid / 32;
+    const int lane = tid % 32;
+    const int r = lane / 4;
+    const int c = lane % 4;
+    const bool reports = blockIdx.z == 0 && tid == 0;
+
+    const List list = list_of(a, t, reports && rank == 0);
+    const int chunks =
+        (list.window() + kChunk - 1) / kChunk + (list.selected + kChunk - 1) / kChunk;
+    const int each = (chunks + ranks - 1) / ranks;
+    const int first_chunk = min(rank * each, chunks);
+    const int last_chunk = min(first_chunk + each, chunks);
+
+    if (tid < kRows) {
+        sm.top[0][tid] = sm.top[1][tid] = kMinusInf;
+        sm.sum[tid] = 0;
+    }
+    float o[kTiles][kOut][4] = {};
+    int parity = 0;
+    if (first_chunk < last_chunk) {
+        load_q<kD, kTiles, kTurn>(a, sm, t, h0);
+    }
+
+    const int mt = warp / kGroups;  // this warp's heads and keys in QK^T
+    const int kg = warp % kGroups;
+    const uint32_t q_at = shared_address(sm.q + (mt * 16 + lane % 16) * kPitch + lane / 16 * 8);
+    const uint32_t k_at =
+        shared_address(sm.k + (kg * 8 * kTiles + lane % 8) * kPitch + lane / 8 * 8);
+    const uint32_t p_at = shared_address(sm.p + lane % 16 * S::kPPitch + lane / 16 * 8);
+    const int n0 = warp * kOut * 8;  // this warp's columns in PV
+    const uint32_t v_at = shared_address(sm.k + lane % 16 * kPitch + n0 + lane / 16 * 8);
+
+    for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+        if (tid < kChunk) {
+            sm.key[tid] = key_of(a, list, t, chunk, tid, kD, blockIdx.z == 0);
+        }
+        __syncthreads();  // keys located; the previous chunk's PV is done
+        load_k<kD, kTiles>(sm, warp, lane);
+        __syncthreads();
+
+        float s[kTiles][4] = {};
+#pragma unroll 4
+        for (int kk = 0; kk < kD; kk += 32) {
+            uint32_t a0[4];
+            uint32_t a1[4];
+            ldmatrix4(a0, q_at + kk * 2);
+            ldmatrix4(a1, q_at + kk * 2 + 32);
+#pragma unroll
+            for (int nt = 0; nt < kTiles; ++nt) {
+                uint32_t b[4];
+                ldmatrix4(b, k_at + nt * 8 * kPitch * 2 + kk * 2);
+                mma(s[nt], a0, b[0], b[1]);
+                mma(s[nt], a1, b[2], b[3]);
+            }
+        }
+        float high[2] = {kMinusInf, kMinusInf};
+#pragma unroll
+        for (int nt = 0; nt < kTiles; ++nt) {
+            const int key = kg * 8 * kTiles + nt * 8 + 2 * c;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                s[nt][i] = sm.key[key + i % 2].format >= 0 ? s[nt][i] * a.scale_log2 : kMinusInf;
+                high[i / 2] = fmaxf(high[i / 2], s[nt][i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            high[i] = fmaxf(high[i], __shfl_xor_sync(~0u, high[i], 1));
+            high[i] = fmaxf(high[i], __shfl_xor_sync(~0u, high[i], 2));
+            if (c == 0) {
+                sm.tops[kg][mt * 16 + r + 8 * i] = high[i];
+            }
+        }
+        __syncthreads();
+        float part[2] = {0, 0};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = mt * 16 + r + 8 * i;
+            float top = sm.top[parity][row];
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                top = fmaxf(top, sm.tops[g][row]);
+            }
+            if (kg == 0 && c == 0) {
+                sm.top[parity ^ 1][row] = top;
+            }
+            const float shift = top == kMinusInf ? 0.0f : top;
+#pragma unroll
+            for (int nt = 0; nt < kTiles; ++nt) {
+                const uint32_t w =
+                    pack(exp2f(s[nt][2 * i] - shift), exp2f(s[nt][2 * i + 1] - shift));
+                part[i] += low_half(w) + high_half(w);
+                *reinterpret_cast<uint32_t*>(sm.p + row * S::kPPitch + kg * 8 * kTiles + nt * 8 +
+                                             2 * c) = w;
+            }
+            part[i] += __shfl_xor_sync(~0u, part[i], 1);
+            part[i] += __shfl_xor_sync(~0u, part[i], 2);
+            if (c == 0) {
+                sm.sums[kg][row] = part[i];
+            }
+        }
+        __syncthreads();
+        const auto factor_of = [&](int row) {
+            const float before = sm.top[parity][row];
+            const float after = sm.top[parity ^ 1][row];
+            return before == after ? 1.0f : exp2f(before - after);
+        };
+        if (tid < kRows) {
+            float sum = sm.sum[tid] * factor_of(tid);
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                sum += sm.sums[g][tid];
+            }
+            sm.sum[tid] = sum;
+        }
+        if (n0 < kD) {
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+                const float f0 = factor_of(m * 16 + r);
+                const float f1 = factor_of(m * 16 + r + 8);
+#pragma unroll
+                for (int nt = 0; nt < kOut; ++nt) {
+                    o[m][nt][0] *= f0;
+                    o[m][nt][1] *= f0;
+                    o[m][nt][2] *= f1;
+                    o[m][nt][3] *= f1;
+                }
+            }
+#pragma unroll
+            for (int ks = 0; ks < kChunk / 16; ++ks) {
+                uint32_t w[kTiles][4];
+#pragma unroll
+                for (int m = 0; m < kTiles; ++m) {
+                    ldmatrix4(w[m], p_at + (m * 16 * S::kPPitch + ks * 16) * 2);
+                }
+#pragma unroll
+                for (int nt = 0; nt < kOut; nt += 2) {
+                    // With one n tile the second half of the load reads into the row's padding.
+                    uint32_t b[4];
+                    ldmatrix4_trans(b, v_at + (ks * 16 * kPitch + nt * 8) * 2);
+#pragma unroll
+                    for (int m = 0; m < kTiles; ++m) {
+                        mma(o[m][nt], w[m], b[0], b[1]);
+                        if constexpr (kOut > 1) {
+                            mma(o[m][nt + 1], w[m], b[2], b[3]);
+                        }
+                    }
+                }
+            }
+        }
+        parity ^= 1;
+    }
+    __syncthreads();
+
+    // Writes one pair of neighbouring columns of head h.
+    const auto store = [&](int head, int column, float x, float y) {
+        if (head < a.H) {
+            uint32_t w = pack(x, y);
+            if (kTurn && column >= kD - a.R) {
+                const float* cs = a.cs + int64_t{t} * a.R + (column - (kD - a.R)) / 2;
+                w = turn(w, cs[0], -cs[a.R / 2]);
+            }
+            *reinterpret_cast<uint32_t*>(a.out + (int64_t{t} * a.H + head) * kD + column) = w;
+        }
+    };
+    constexpr float kLog2e = 1.4426950408889634f;
+    const auto sink_of = [&](int head) { return head < a.H ? a.sink[head] * kLog2e : kMinusInf; };
+
+    if (ranks == 1) {
+        if (n0 < kD) {
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int row = m * 16 + r + 8 * i;
+                    const float top = sm.top[parity][row];
+                    const float sink = sink_of(h0 + row);
+                    const float most = fmaxf(top, sink);
+                    float weight = 0;
+                    if (top > kMinusInf) {
+                        const float e = exp2f(top - most);
+                        weight = e / (sm.sum[row] * e + exp2f(sink - most));
+                    }
+#pragma unroll
+                    for (int nt = 0; nt < kOut; ++nt) {
+                        const float x = o[m][nt][2 * i];
+                        const float y = o[m][nt][2 * i + 1];
+                        store(h0 + row, n0 + nt * 8 + 2 * c, weight == 0 ? 0.0f : x * weight,
+                              weight == 0 ? 0.0f : y * weight);
+                    }
+                }
+            }
+        }
+        return;
+    }
+
+    // Merge: every CTA leaves its part in shared memory and finishes a slice of the columns.
+    if (n0 < kD) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+            for (int nt = 0; nt < kOut; ++nt) {
+                float* at = sm.o + (m * 16 + r) * kD + n0 + nt * 8 + 2 * c;
+                *reinterpret_cast<float2*>(at) = make_float2(o[m][nt][0], o[m][nt][1]);
+                *reinterpret_cast<float2*>(at + 8 * kD) = make_float2(o[m][nt][2], o[m][nt][3]);
+            }
+        }
+    }
+    if (tid < kRows) {
+        sm.top[0][tid] = sm.top[parity][tid];
+    }
+    cluster.sync();
+    for (int i = tid; i < ranks * kRows; i += kThreads) {
+        const int from = i / kRows;
+        const int row = i % kRows;
+        sm.part_top[from][row] = cluster.map_shared_rank(&sm.top[0][0], from)[row];
+        sm.part_sum[from][row] = cluster.map_shared_rank(&sm.sum[0], from)[row];
+    }
+    __syncthreads();
+    if (tid < kRows) {  // weights of the parts, in place of their tops
+        const float sink = sink_of(h0 + tid);
+        float most = sink;
+        for (int i = 0; i < ranks; ++i) {
+            most = fmaxf(most, sm.part_top[i][tid]);
+        }
+        float sum = 0;
+        for (int i = 0; i < ranks; ++i) {
+            const float top = sm.part_top[i][tid];
+            const float e = top > kMinusInf ? exp2f(top - most) : 0.0f;
+            sum += sm.part_sum[i][tid] * e;
+            sm.part_top[i][tid] = e;
+        }
+        if (sum > 0) {
+            sum += exp2f(sink - most);
+            for (int i = 0; i < ranks; ++i) {
+                sm.part_top[i][tid] /= sum;
+            }
+        } else {  // the parts vanish beside the sink, or there is no key
+            for (int i = 0; i < ranks; ++i) {
+                sm.part_top[i][tid] = 0;
+            }
+        }
+    }
+    __syncthreads();
+    constexpr int kPairs = kD / 2;
+    const int slice = (kPairs + ranks - 1) / ranks;
+    for (int i = tid; i < kRows * slice; i += kThreads) {
+        const int row = i / slice;
+        const int pair = rank * slice + i % slice;
+        if (pair >= kPairs) {
+            continue;
+        }
+        float x = 0;
+        float y = 0;
+        for (int from = 0; from < ranks; ++from) {
+            const float w = sm.part_top[from][row];
+            if (w != 0) {
+                const float2 v = *reinterpret_cast<const float2*>(
+                    cluster.map_shared_rank(sm.o, from) + row * kD + 2 * pair);
+                x = __fmaf_rn(w, v.x, x);
+                y = __fmaf_rn(w, v.y, y);
+            }
+        }
+        store(h0 + row, 2 * pair, x, y);
+    }
+    cluster.sync();  // others may still read this CTA's part
+}
+
+}  // namespace tenon::cuda::sparse

@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: MIT
+// index.score: 32 keys at a time against all heads of up to four rows, by FP8 mma.
+//
+// E2M1 codes become E4M3 bytes by shifts alone. A group of 32 products of two E2M1 values is a
+// multiple of 1/4 below 2^11, so the mma's sum of one group is exact even with 14 kept bits; groups
+// are added in f32, group 0 first. The four power-of-two scales of a query head are folded into its
+// E4M3 bytes relative to one exponent a head, which goes into the head's weight; a row whose scales
+// differ by more than 2^14 within a head is `wide` and takes the plain path. Heads are summed in
+// four runs of equal length, each ascending by fma, then (run 0 + run 2) + (run 1 + run 3): at most
+// 2^-20.3 times the sum of absolute terms from the exact sum. The order does not depend on T,
+// column or tile.
+#pragma once
+
+#include "index/keys.cuh"
+
+#include <cuda_bf16.h>
+
+namespace tenon::cuda::index {
+
+constexpr int kWidth = 128;
+constexpr int kGroups = 4;
+constexpr int kTile = 32;  // keys of a warp's step
+constexpr int kShare = 4;  // rows of a segment that share one unpacking of the keys
+constexpr int kScoreThreads = 256;
+constexpr int kScoreWarps = kScoreThreads / 32;
+constexpr int kStages = 3;
+
+/// Up to kShare rows of one segment and the key tiles that they need.
+struct Batch {
+    int row0, rows, slot, tiles;
+};
+
+/// What the set-up leaves in scratch; Hp is the head count rounded up to 8, 16, 32 or 64.
+struct Prepared {
+    uint8_t* q;       // [T][Hp * 128] E4M3 bytes in fragment order
+    float* weight;    // [T][Hp] w * w_scale * 2^(6 + exponent of the head)
+    int* wide;        // [T]
+    Batch* batch;     // [T]
+    int* first_tile;  // [T + 1] tiles before each batch
+    int* batches;     // [1]
+    unsigned* hist;   // [T][kBins], with a selection
+    unsigned* state;  // [T][4] counters of a selection
+};
+
+struct ScoreArgs {
+    const __nv_bfloat16* iq;
+    const __nv_bfloat16* w;
+    float w_scale;
+    Keys keys;
+    const Row* row;
+    const Segment* seg;
+    int T, S, Hi, Di;
+    const int* cand;  // [T, C] or null
+    int C, block;
+    float* out;
+    int64_t stride, N;
+    Prepared prepared;
+    int64_t skip_visible;  // rows with at most that many visible rows need no scores; -1: all do
+    int64_t hist_visible;  // rows with more visible rows are counted in hist; -1: none
+    unsigned long long* faults;
+};
+
+__device__ inline bool row_live(const ScoreArgs& a, int t) {
+    const Row row = a.row[t];
+    return row.slot >= 0 && row.slot < a.keys.table_slots;
+}
+/// Columns of row t that hold scores.
+__device__ inline int64_t scored_columns(const ScoreArgs& a, int t) {
+    if (!row_live(a, t)) {
+        return 0;
+    }
+    const int64_t visible = visible_rows(a.row[t].pos, a.keys.ratio);
+    if (a.cand != nullptr) {
+        const bool all =
+            a.skip_visible >= 0 && visible <= a.skip_visible && visible <= int64_t{a.C} * a.block;
+        return all ? 0 : a.N;
+    }
+    return visible <= a.skip_visible ? 0 : (visible < a.N ? visible : a.N);
+}
+
+__device__ inline float e8m0(uint32_t code) {
+    return __uint_as_float(code << 23);
+}
+
+/// E8M0 code of a group of q4u values: 2^ceil(log2(amax / 6)), which represents all of them.
+__device__ inline uint32_t group_code(float amax) {
+    const float least = 6.0f * 0x1p-126f;
+    const float x = fmaxf(amax, least) * static_cast<float>(1.0 / 6.0);
+    const uint32_t u = __float_as_uint(x);
+    return (u >> 23) + ((u & 0x7FFFFFu) != 0 ? 1u : 0u);
+}
+
+/// E4M3 byte of value * 2^shift for an E2M1 value, exact for shifts -8..6.
+__device__ inline uint32_t e4m3_scaled(float e2m1, int shift) {
+    const float x = ldexpf(e2m1, shift);
+    const uint32_t sign = __float_as_uint(x) >> 24 & 0x80u;
+    const float a = fabsf(x);
+    if (a < 0x1p-6f) {
+        return sign | static_cast<uint32_t>(a * 0x1p9f);
+    }
+    return sign | ((__float_as_uint(a) >> 20) - (120u << 3));
+}
+
+/// Head of column n (0..7) of n tile nt: lane c of a quad owns a run of 2 * tiles heads.
+__device__ inline int head_of(int tiles, int nt, int n) {
+    return n / 2 * 2 * tiles + 2 * nt + n % 2;
+}
+
+// One block a row: queries to E4M3 fragments, weights, -inf where no score will be written, zeroed
+// counters. Block 0 of the first row also lists the batches.
+__global__ void __launch_bounds__(256)
+    prepare_kernel(const __grid_constant__ ScoreArgs a, int Hp, bool fill) {
+    const int t = blockIdx.x;
+    const Prepared& p = a.prepared;
+    if (fill) {
+        float* out = a.out + t * a.stride;
+        for (int64_t j = scored_columns(a, t) + blockIdx.y * 256 + threadIdx.x; j < a.N;
+             j += int64_t{gridDim.y} * 256) {
+            out[j] = kMinusInf;
+        }
+    }
+    if (blockIdx.y > 0) {
+        return;
+    }
+    __shared__ int codes[64 * kGroups];
+    __shared__ int exponent[64];
+    __shared__ int wide;
+    __shared__ int running[2];
+    __shared__ int counts[2][8];
+    const int tiles = Hp / 8;
+    if (threadIdx.x == 0) {
+        wide = 0;
+    }
+    if (p.hist != nullptr) {
+        for (int i = threadIdx.x; i < kBins; i += 256) {
+            p.hist[int64_t{t} * kBins + i] = 0;
+        }
+        if (threadIdx.x < 4) {
+            p.state[t * 4 + threadIdx.x] = 0;
+        }
+    }
+    const __nv_bfloat16* q = a.iq + int64_t{t} * a.Hi * kWidth;
+    for (int i = threadIdx.x; i < Hp * kGroups; i += 256) {
+        float amax = 0;
+        if (i / kGroups < a.Hi) {
+            for (int k = 0; k < 32; ++k) {
+                amax = fmaxf(amax, fabsf(__bfloat162float(q[i * 32 + k])));
+            }
+        }
+        codes[i] = amax == 0 ? -1 : static_cast<int>(group_code(amax));
+    }
+    __syncthreads();
+    for (int h = threadIdx.x; h < Hp; h += 256) {
+        int most = -1;
+        int least = 1000;
+        for (int g = 0; g < kGroups; ++g) {
+            const int code = codes[h * kGroups + g];
+            most = max(most, code);
+            least = code < 0 ? least : min(least, code);
+        }
+        exponent[h] = most < 0 ? 127 : most - 6;
+        if (most >= 0 && most - least > 14) {
+            wide = 1;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < Hp * kWidth / 4; i += 256) {  // one 4-byte register of a fragment
+        // Register order: [n tile][half][lane][g of the half, b0 b1].
+        const int word = i % 4;
+        const int lane = i / 4 % 32;
+        const int half = i / 128 % 2;
+        const int nt = i / 256;
+        const int g = half * 2 + word / 2;
+        const int h = head_of(tiles, nt, lane / 4);
+        const int code = codes[h * kGroups + g];
+        uint32_t bytes = 0;
+        if (h < a.Hi && code >= 0) {
+            const float inverse = __uint_as_float(static_cast<uint32_t>(254 - code) << 23);
+            for (int k = 0; k < 4; ++k) {
+                const int column = g * 32 + 8 * (lane % 4) + 2 * k + word % 2;
+                const float v = __bfloat162float(q[h * kWidth + column]) * inverse;
+                bytes |= e4m3_scaled(v, wide ? 0 : code - exponent[h]) << (8 * k);
+            }
+        }
+        reinterpret_cast<uint32_t*>(p.q + int64_t{t} * Hp * kWidth)[i] = bytes;
+    }
+    for (int h = threadIdx.x; h < Hp; h += 256) {
+        float w = 0;
+        if (h < a.Hi) {
+            w = __bfloat162float(a.w[int64_t{t} * a.Hi + h]) * a.w_scale;
+            if (!wide) {
+                w = ldexpf(w, 6 + exponent[h] - 127);
+            }
+        }
+        p.weight[int64_t{t} * Hp + h] = w;
+    }
+    if (threadIdx.x == 0) {
+        p.wide[t] = wide;
+    }
+    if (t > 0) {
+        return;
+    }
+
+    // The batches, in row order: a live row starts one at every kShare-th row of its segment.
+    if (threadIdx.x < 2) {
+        running[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    const int share = a.cand != nullptr ? 1 : kShare;
+    for (int base = 0; base < a.T; base += 256) {
+        const int row = base + threadIdx.x;
+        Batch b{row, 0, -1, 0};
+        if (row < a.T && row_live(a, row)) {
+            const Row info = a.row[row];
+            Segment s{};
+            bool good = info.seg >= 0 && info.seg < a.S;
+            if (good) {
+                s = a.seg[info.seg];
+                good = s.slot == info.slot && row >= s.row0 && row < s.row0 + s.rows;
+            }
+            // Rows without a sound segment stand alone: scores need position and slot only.
+            const int place = good ? row - s.row0 : 0;
+            if (place % share == 0) {
+                b.rows = good ? min(min(share, s.rows - place), a.T - row) : 1;
+                b.slot = info.slot;
+                int64_t columns = 0;
+                for (int i = 0; i < b.rows; ++i) {
+                    const int64_t n = scored_columns(a, row + i);
+                    columns = n > columns ? n : columns;
+                }
+                b.tiles = static_cast<int>((columns + kTile - 1) / kTile);
+            }
+        }
+        const bool starts = b.tiles > 0;
+        const unsigned ballot = __ballot_sync(~0u, starts);
+        const int lane = threadIdx.x % 32;
+        const int warp = threadIdx.x / 32;
+        int sum = b.tiles;
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(~0u, sum, step);
+            sum += lane >= step ? other : 0;
+        }
+        if (lane == 31) {
+            counts[0][warp] = __popc(ballot);
+            counts[1][warp] = sum;
+        }
+        __syncthreads();
+        int index = running[0];
+        int tile = running[1];
+        for (int w = 0; w < warp; ++w) {
+            index += counts[0][w];
+            tile += counts[1][w];
+        }
+        if (starts) {
+            index += __popc(ballot & ((1u << lane) - 1));
+            p.batch[index] = b;
+            p.first_tile[index] = tile + sum - b.tiles;
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int w = 0; w < 8; ++w) {
+                running[0] += counts[0][w];
+                running[1] += counts[1][w];
+            }
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        *p.batches = running[0];
+        p.first_tile[running[0]] = running[1];
+    }
+}
+
+__device__ inline uint32_t score_shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline void score_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%10,%10,%10,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+// Eight E2M1 nibbles as two registers of E4M3 bytes, times 2^-6: even columns, odd columns.
+__device__ inline void e2m1_to_e4m3(uint32_t x, uint32_t& even, uint32_t& odd) {
+    even = (x << 4 & 0x80808080u) | (x << 2 & 0x1C1C1C1Cu);
+    odd = (x & 0x80808080u) | (x >> 2 & 0x1C1C1C1Cu);
+}
+
+struct Stage {
+    uint8_t codes[kTile * 64];  // 16-byte pieces of a row swizzled by row / 2
+    uint32_t scales[kTile];
+};
+
+template <int kTiles>
+struct ScoreShared {
+    uint8_t q[kShare][kTiles * 8 * kWidth];
+    float weight[kShare][kTiles * 8];
+    Stage stage[kScoreWarps][kStages];
+    uint32_t present[kScoreWarps][kStages];
+    int visible[kShare];
+};
+
+// The score of compressed row `id` for row t by plain arithmetic with the sums of score_kernel;
+// -inf where there is none.
+static __device__ __noinline__ float plain_score(const ScoreArgs& a, int t, int id, int Hp,
+                                                 bool bf16_keys) {
+    const Row row = a.row[t];
+    if (row.slot < 0 || id < 0 || id >= visible_rows(row.pos, a.keys.ratio)) {
+        return kMinusInf;
+    }
+    const int index = a.keys.page_of(id);
+    int page = -1;
+    if (index < a.keys.table_width) {
+        page = a.keys.table[int64_t{row.slot} * a.keys.table_width + index];
+    }
+    if (page < 0 || page >= a.keys.pages) {
+        if (a.faults != nullptr) {
+            atomicAdd(a.faults, 1ull);
+        }
+        return kMinusInf;
+    }
+    const int64_t code_bytes = bf16_keys ? a.Di * 2 : a.Di / 2;
+    const int64_t scale_bytes = bf16_keys ? 0 : a.Di / 32;
+    const uint8_t* base = a.keys.pool + page * a.keys.page_bytes;
+    const int in_page = id - index * a.keys.rows_per_page;
+    const uint8_t* codes = base + a.keys.codes_at + in_page * code_bytes;
+    const uint8_t* scales = base + a.keys.scales_at + in_page * scale_bytes;
+    float run[4] = {0, 0, 0, 0};
+    const int each = Hp / 4;
+#pragma unroll 1
+    for (int h = 0; h < a.Hi; ++h) {
+        const __nv_bfloat16* q = a.iq + (int64_t{t} * a.Hi + h) * a.Di;
+        float dot = 0;
+#pragma unroll 1
+        for (int g = 0; g < a.Di / 32; ++g) {
+            float sum = 0;
+#pragma unroll 4
+            for (int k = g * 32; k < g * 32 + 32; ++k) {
+                float key;
+                if (bf16_keys) {
+                    key = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(codes)[k]);
+                } else {
+                    const uint32_t n = codes[k / 2] >> (k % 2 * 4) & 15u;
+                    const uint32_t e4m3 = (n & 8u) << 28 | (n & 7u) << 22;  // 2^-6 times 2^-120
+                    key = __uint_as_float(e4m3) * 0x1p126f * e8m0(scales[g]);
+                }
+                sum = __fmaf_rn(__bfloat162float(q[k]), key, sum);
+            }
+            dot = g == 0 ? sum : dot + sum;
+        }
+        const float w = __bfloat162float(a.w[int64_t{t} * a.Hi + h]) * a.w_scale;
+        const int which = h / each;
+        dot = fmaxf(dot, 0.0f);
+        run[0] = which == 0 ? __fmaf_rn(w, dot, run[0]) : run[0];
+        run[1] = which == 1 ? __fmaf_rn(w, dot, run[1]) : run[1];
+        run[2] = which == 2 ? __fmaf_rn(w, dot, run[2]) : run[2];
+        run[3] = which == 3 ? __fmaf_rn(w, dot, run[3]) : run[3];
+    }
+    return (run[0] + run[2]) + (run[1] + run[3]);
+}
+
+// A batch with a wide row, tiles [first, last).
+static __device__ __noinline__ void score_plain_batch(const ScoreArgs& a, const Batch& b, int first,
+                                                      int last, int Hp, unsigned* hist) {
+    for (int i = 0; i < b.rows; ++i) {
+        const int t = b.row0 + i;
+        const int64_t end = min(scored_columns(a, t), int64_t{last} * kTile);
+        const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
+        for (int64_t j = int64_t{first} * kTile + threadIdx.x; j < end; j += blockDim.x) {
+            const float score = plain_score(a, t, map.id(j), Hp, false);
+            a.out[t * a.stride + j] = score;
+            const uint32_t key = order_key(score);
+            if (hist != nullptr && key != 0) {
+                atomicAdd(&hist[int64_t{t} * kBins + bin_of(key)], 1u);
+            }
+        }
+    }
+}
+
+// Persistent: each block takes an equal run of the tiles of all batches. kPaged: columns are rows
+// in order and a tile never crosses pages.
+template <int kTiles, bool kPaged>
+__global__ void __launch_bounds__(kScoreThreads, 2)
+    score_kernel(const __grid_constant__ ScoreArgs a) {
+    extern __shared__ __align__(128) uint8_t score_bytes[];
+    auto& sm = *reinterpret_cast<ScoreShared<kTiles>*>(score_bytes);
+    unsigned* hist = reinterpret_cast<unsigned*>(score_bytes + sizeof(ScoreShared<kTiles>));
+    constexpr int kHeads = kTiles * 8;
+    const Prepared& p = a.prepared;
+    const int tid = threadIdx.x;
+    const int warp = tid / 32;
+    const int lane = tid % 32;
+    const int r = lane / 4;
+    const int c = lane % 4;
+
+    const int batches = *p.batches;
+    const int64_t total = p.first_tile[batches];
+    int at = static_cast<int>(total * blockIdx.x / gridDim.x);
+    const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
+    int batch = 0;
+    for (int low = 0, high = batches; low < high;) {  // last batch that starts at or before `at`
+        const int middle = (low + high) / 2;
+        if (p.first_tile[middle] <= at) {
+            batch = middle;
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+
+    for (; at < end; ++batch) {
+        const Batch b = p.batch[batch];
+        const int tile_base = p.first_tile[batch];
+        const int first = at - tile_base;
+        const int last = min(end, p.first_tile[batch + 1]) - tile_base;
+        at = tile_base + last;
+        const int most = visible_rows(a.row[b.row0 + b.rows - 1].pos, a.keys.ratio);  // rows ascend
+        bool wide = false;
+        for (int i = 0; i < b.rows; ++i) {
+            wide = wide || p.wide[b.row0 + i] != 0;
+        }
+        if (wide) {
+            score_plain_batch(a, b, first, last, kHeads,
+                              most > a.hist_visible && a.hist_visible >= 0 ? p.hist : nullptr);
+            continue;
+        }
+        const int columns = static_cast<int>(a.cand != nullptr || a.N < most ? a.N : most);
+        const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{b.row0} * a.C, a.block};
+
+        // Pages of the next tile to load are looked up one step ahead of their use.
+        constexpr int kLookups = kPaged ? 1 : 4;
+        int page[kLookups];
+        const auto id_of = [&](int column) {
+            const int id = column >= columns ? -1 : kPaged ? column : map.id(column);
+            return id < most ? id : -1;
+        };
+        const auto locate = [&](int tile) {
+#pragma unroll
+            for (int i = 0; i < kLookups; ++i) {
+                const int id = tile < last ? id_of(tile * kTile + (kPaged ? 0 : 8 * i + r)) : -1;
+                page[i] = -1;
+                if (id >= 0) {
+                    const int index = a.keys.page_of(id);
+                    if (index < a.keys.table_width) {
+                        page[i] = a.keys.table[int64_t{b.slot} * a.keys.table_width + index];
+                    }
+                }
+            }
+        };
+        const auto load = [&](int tile, int stage) {
+            Stage& s = sm.stage[warp][stage];
+            bool mine = false;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = 8 * i + r;
+                const int id = tile < last ? id_of(tile * kTile + key) : -1;
+                const int where = page[kPaged ? 0 : i];
+                const bool there = id >= 0 && where >= 0 && where < a.keys.pages;
+                if (c == 0 && id >= 0 && !there && a.faults != nullptr) {
+                    atomicAdd(a.faults, 1ull);
+                }
+                const uint8_t* base = a.keys.pool;
+                int in_page = 0;
+                if (there) {
+                    base += where * a.keys.page_bytes;
+                    in_page = id - a.keys.page_of(id) * a.keys.rows_per_page;
+                }
+                const uint32_t to =
+                    score_shared_address(s.codes + key * 64 + ((c ^ (key >> 1 & 3)) * 16));
+                const uint8_t* from = there ? base + a.keys.codes_at + in_page * 64 + c * 16 : base;
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                             "r"(there ? 16 : 0));
+                if (i == c) {
+                    const uint32_t scale_to = score_shared_address(&s.scales[key]);
+                    const uint8_t* scale = there ? base + a.keys.scales_at + in_page * 4 : base;
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(scale_to),
+                                 "l"(scale), "r"(there ? 4 : 0));
+                    mine = there;
+                }
+            }
+            const uint32_t present = __ballot_sync(~0u, mine);  // bit: key lane / 4 + 8 (lane % 4)
+            if (lane == 0) {
+                sm.present[warp][stage] = present;
+            }
+            asm volatile("cp.async.commit_group;");
+        };
+
+        __syncthreads();  // the previous batch is done with q and hist
+        if (tid < b.rows) {
+            sm.visible[tid] = visible_rows(a.row[b.row0 + tid].pos, a.keys.ratio);
+        }
+        locate(first + warp);
+#pragma unroll
+        for (int s = 0; s < kStages - 1; ++s) {
+            load(first + warp + s * kScoreWarps, s);
+            locate(first + warp + (s + 1) * kScoreWarps);
+        }
+        for (int i = tid; i < b.rows * kHeads * kWidth / 16; i += kScoreThreads) {
+            reinterpret_cast<uint4*>(sm.q)[i] =
+                reinterpret_cast<const uint4*>(p.q + int64_t{b.row0} * kHeads * kWidth)[i];
+        }
+        for (int i = tid; i < b.rows * kHeads; i += kScoreThreads) {
+            (&sm.weight[0][0])[i] = p.weight[int64_t{b.row0} * kHeads + i];
+        }
+        bool counts = false;
+        if (a.hist_visible >= 0) {
+            counts = most > a.hist_visible;
+            if (counts) {
+                for (int i = tid; i < b.rows * kBins; i += kScoreThreads) {
+                    hist[i] = 0;
+                }
+            }
+        }
+        __syncthreads();
+
+        int stage = 0;
+        for (int tile = first + warp; tile < last; tile += kScoreWarps) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2));
+            __syncwarp();
+            Stage& s = sm.stage[warp][stage];
+            const uint32_t present = sm.present[warp][stage];
+            // Raw words: [16-key tile][group][row half].
+            uint32_t fragment[2][kGroups][4];
+            float scale[2][2][kGroups];
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+#pragma unroll
+                for (int g = 0; g < kGroups; g += 2) {
+                    const int key = m * 16 + lane % 16;
+                    const int piece = (g + lane / 16) ^ (key >> 1 & 3);
+                    uint32_t w[4];
+                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                                 : "r"(score_shared_address(s.codes + key * 64 + piece * 16)));
+#pragma unroll
+                    for (int k = 0; k < 4; ++k) {
+                        e2m1_to_e4m3(w[k], fragment[m][g + k / 2][k % 2],
+                                     fragment[m][g + k / 2][2 + k % 2]);
+                    }
+                }
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const uint32_t codes = s.scales[m * 16 + half * 8 + r];
+                    scale[m][half][0] = __uint_as_float(codes << 23 & 0x7F800000u);
+                    scale[m][half][1] = __uint_as_float(codes << 15 & 0x7F800000u);
+                    scale[m][half][2] = __uint_as_float(codes << 7 & 0x7F800000u);
+                    scale[m][half][3] = __uint_as_float(codes >> 1 & 0x7F800000u);
+                }
+            }
+            load(tile + (kStages - 1) * kScoreWarps,
+                 (stage + kStages - 1) % kStages);  // over the stage of the step before
+            locate(tile + kStages * kScoreWarps);
+            const int column = tile * kTile + r + 8 * c;
+            const int id_here = id_of(column);
+            const bool there = (present >> lane & 1u) != 0;  // implies an id
+
+            for (int i = 0; i < b.rows; ++i) {
+                float part[4] = {0, 0, 0, 0};  // keys r, r + 8, r + 16, r + 24
+#pragma unroll 1
+                for (int nt = 0; nt < kTiles; ++nt) {
+                    const uint4* q = reinterpret_cast<const uint4*>(sm.q[i]) + nt * 64 + lane;
+                    const uint4 q0 = q[0];
+                    const uint4 q1 = q[32];
+                    const uint32_t bq[kGroups][2] = {
+                        {q0.x, q0.y}, {q0.z, q0.w}, {q1.x, q1.y}, {q1.z, q1.w}};
+                    const float2 weight =
+                        *reinterpret_cast<const float2*>(&sm.weight[i][c * 2 * kTiles + 2 * nt]);
+#pragma unroll
+                    for (int m = 0; m < 2; ++m) {
+                        float dot[4];
+#pragma unroll
+                        for (int g = 0; g < kGroups; ++g) {
+                            float d[4];
+                            score_mma(d, fragment[m][g], bq[g][0], bq[g][1]);
+#pragma unroll
+                            for (int k = 0; k < 4; ++k) {
+                                const float by = scale[m][k / 2][g];
+                                dot[k] = g == 0 ? d[k] * by : __fmaf_rn(d[k], by, dot[k]);
+                            }
+                        }
+#pragma unroll
+                        for (int k = 0; k < 4; ++k) {
+                            float& to = part[2 * m + k / 2];
+                            to = __fmaf_rn(k % 2 == 0 ? weight.x : weight.y, fmaxf(dot[k], 0.0f),
+                                           to);
+                        }
+                    }
+                }
+                // Lane c of a quad ends with key r + 8 c: (run 0 + run 2) + (run 1 + run 3).
+                const bool upper = c >= 2;
+                const float give0 = upper ? part[0] : part[2];
+                const float give1 = upper ? part[1] : part[3];
+                const float keep0 = upper ? part[2] : part[0];
+                const float keep1 = upper ? part[3] : part[1];
+                const float sum0 = keep0 + __shfl_xor_sync(~0u, give0, 2);
+                const float sum1 = keep1 + __shfl_xor_sync(~0u, give1, 2);
+                const bool odd = c % 2 != 0;
+                const float score =
+                    (odd ? sum1 : sum0) + __shfl_xor_sync(~0u, odd ? sum0 : sum1, 1);
+                const int visible = sm.visible[i];
+                const bool shown = there && id_here < visible;
+                const int limit = a.cand != nullptr ? columns : min(columns, visible);
+                if (column < limit) {
+                    const float value = shown ? score : kMinusInf;
+                    a.out[(b.row0 + i) * a.stride + column] = value;
+                    if (counts) {
+                        const uint32_t key = order_key(value);
+                        if (key != 0) {
+                            atomicAdd(&hist[i * kBins + bin_of(key)], 1u);
+                        }
+                    }
+                }
+            }
+            stage = (stage + 1) % kStages;
+        }
+        asm volatile("cp.async.wait_all;");
+        __syncthreads();
+        if (counts) {
+            for (int i = tid; i < b.rows * kBins; i += kScoreThreads) {
+                if (hist[i] != 0) {
+                    atomicAdd(&p.hist[int64_t{b.row0} * kBins + i], hist[i]);
+                }
+            }
+        }
+    }
+}
+
+// Any width in whole groups and bf16 keys: one thread a column, the sums of score_kernel.
+__global__ void __launch_bounds__(256)
+    score_plain_kernel(const __grid_constant__ ScoreArgs a, int Hp, bool bf16_keys) {
+    const int t = blockIdx.y;
+    const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
+    for (int64_t j = int64_t{blockIdx.x} * 256 + threadIdx.x; j < a.N;
+         j += int64_t{gridDim.x} * 256) {
+        a.out[t * a.stride + j] = plain_score(a, t, map.id(j), Hp, bf16_keys);
+    }
+}
+
+}  // namespace tenon::cuda::index

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: MIT
+// Exact choice of the K largest scores of a row, ties to the lower row, emitted in ascending order.
+//
+// Short rows: one block, three histogram passes over the ordered key and one ordered emission. Long
+// rows (more than kShortRow candidates): a 2048-bin histogram is made beside the scores or by
+// hist_kernel, blocks collect what lies above and in the threshold bin, and the last block of the
+// row decides. All counters are integers, so no result depends on the order of blocks.
+#pragma once
+
+#include "index/keys.cuh"
+
+namespace tenon::cuda::index {
+
+constexpr int kSelectThreads = 1024;
+constexpr int kSpan = 8192;  // scores that one block of a long row looks at
+constexpr int kShortRow = 16384;
+constexpr int kMaxKept = 4096;
+constexpr int kListed = 8192;  // entries of the threshold bin that are kept aside
+constexpr int kHistThreads = 512;
+
+/// A row to choose from: candidate j has score values[j] and row id columns.id(j).
+struct SelectArgs {
+    const float* values;
+    int64_t stride, N;
+    const Row* row;
+    int T, ratio;
+    int units;        // 1, or rows of a block where candidates are blocks
+    const int* cand;  // [T, C] or null
+    int C, block;
+    int K;
+    int* out;          // [T, K]
+    int* count;        // [T]
+    unsigned* hist;    // [T][kBins]
+    unsigned* state;   // [T][4]: sure, listed, blocks done
+    uint64_t* listed;  // [T][kListed] ordered key and inverted id
+    int* sure;         // [T][kMaxKept]
+    unsigned long long* faults;
+};
+
+struct SelectRow {
+    const float* values;
+    Columns columns;
+    int64_t n;    // candidates to look at
+    int visible;  // ids below are eligible
+    bool all;     // the first `visible` ids are the answer
+};
+
+__device__ inline SelectRow select_row(const SelectArgs& a, int t, bool report) {
+    SelectRow s;
+    const Row row = a.row[t];
+    int64_t visible = row.slot < 0 ? 0 : visible_rows(row.pos, a.ratio);
+    if (a.units > 1) {
+        visible = (visible + a.units - 1) / a.units;
+    }
+    s.values = a.values + t * a.stride;
+    s.columns = {a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
+    s.all = visible <= a.K && (a.cand == nullptr || visible <= int64_t{a.C} * a.block);
+    s.visible = static_cast<int>(visible);
+    if (a.cand != nullptr) {
+        const int64_t most = int64_t{a.C} * a.block;
+        s.n = a.N < most ? a.N : most;
+    } else {
+        s.n = visible < a.N ? visible : a.N;
+        if (!s.all && visible > a.N && report && a.faults != nullptr) {
+            atomicAdd(a.faults, 1ull);
+        }
+    }
+    return s;
+}
+
+/// Ordered key of candidate j; 0 = not eligible.
+__device__ inline uint32_t candidate_key(const SelectRow& s, int64_t j, int* id) {
+    *id = s.columns.id(j);
+    return *id >= 0 && *id < s.visible ? order_key(s.values[j]) : 0;
+}
+
+struct SelectShared {
+    unsigned bins[kBins];
+    unsigned warps[2][32];
+    unsigned chosen[4];
+    int ids[kMaxKept];
+};
+
+/// Largest bin b with at least `want` entries in bins b and above (want > 0); chosen[0] = b or -1
+/// when there are fewer, chosen[1] = entries above b (of all bins when -1). All threads of the
+/// block call.
+template <int kThreads>
+__device__ void threshold_bin(SelectShared& sm, const unsigned* bins, unsigned want) {
+    constexpr int kEach = kBins / kThreads > 0 ? kBins / kThreads : 1;
+    const int tid = threadIdx.x;
+    const int lane = tid % 32;
+    unsigned mine[kEach];
+    unsigned sum = 0;
+    // Thread 0 owns the largest bins.
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        mine[i] = bins[kBins - 1 - (tid * kEach + i)];
+        sum += mine[i];
+    }
+    unsigned before = sum;
+    for (int step = 1; step < 32; step *= 2) {
+        const unsigned other = __shfl_up_sync(~0u, before, step);
+        before += lane >= step ? other : 0;
+    }
+    if (lane == 31) {
+        sm.warps[0][tid / 32] = before;
+    }
+    if (tid == 0) {
+        sm.chosen[0] = ~0u;
+    }
+    __syncthreads();
+    unsigned base = 0;
+    unsigned total = 0;
+    for (int w = 0; w < kThreads / 32; ++w) {
+        base += w < tid / 32 ? sm.warps[0][w] : 0;
+        total += sm.warps[0][w];
+    }
+    before += base - sum;  // entries in bins above this thread's
+    if (tid == 0 && total < want) {
+        sm.chosen[1] = total;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (before < want && before + mine[i] >= want) {
+            sm.chosen[0] = static_cast<unsigned>(kBins - 1 - (tid * kEach + i));
+            sm.chosen[1] = before;
+        }
+        before += mine[i];
+    }
+    __syncthreads();
+}
+
+/// Chooses and emits a whole row in one block.
+__device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, const SelectRow& s,
+                                       int t) {
+    const int tid = threadIdx.x;
+    const int lane = tid % 32;
+    const int warp = tid / 32;
+    constexpr int kWarps = kSelectThreads / 32;
+    unsigned want = static_cast<unsigned>(a.K);
+    uint32_t prefix = 0;  // decided high bits of the threshold key
+    uint32_t mask = 0;
+    bool take_all = false;  // fewer than K eligible
+    constexpr int kShift[3] = {21, 10, 0};
+    constexpr int kBits[3] = {11, 11, 10};
+    for (int pass = 0; pass < 3 && !take_all; ++pass) {
+        for (int i = tid; i < kBins; i += kSelectThreads) {
+            sm.bins[i] = 0;
+        }
+        __syncthreads();
+        const uint32_t field = (1u << kBits[pass]) - 1;
+        for (int64_t j = tid; j < s.n; j += kSelectThreads) {
+            int id;
+            const uint32_t key = candidate_key(s, j, &id);
+            if (key != 0 && (key & mask) == prefix) {
+                atomicAdd(&sm.bins[key >> kShift[pass] & field], 1u);
+            }
+        }
+        __syncthreads();
+        threshold_bin<kSelectThreads>(sm, sm.bins, want);
+        if (sm.chosen[0] == ~0u) {
+            take_all = true;
+        } else {
+            want -= sm.chosen[1];
+            prefix |= sm.chosen[0] << kShift[pass];
+            mask |= field << kShift[pass];
+        }
+        __syncthreads();
+    }
+    // Each warp owns a run of candidates, so that emission is in order.
+    const int64_t each = (s.n + kSelectThreads - 1) / kSelectThreads * 32;
+    const int64_t first = warp * each;
+    const int64_t last = first + each < s.n ? first + each : s.n;
+    const auto judge = [&](int64_t j, bool* above, bool* equal, int* id) {
+        const uint32_t key = j < last ? candidate_key(s, j, id) : 0;
+        *above = key != 0 && (take_all || key > prefix);
+        *equal = key != 0 && !take_all && key == prefix;
+    };
+    unsigned n_above = 0;
+    unsigned n_equal = 0;
+    for (int64_t base = first; base < last; base += 32) {
+        bool above, equal;
+        int id;
+        judge(base + lane, &above, &equal, &id);
+        n_above += __popc(__ballot_sync(~0u, above));
+        n_equal += __popc(__ballot_sync(~0u, equal));
+    }
+    if (lane == 0) {
+        sm.warps[0][warp] = n_above;
+        sm.warps[1][warp] = n_equal;
+    }
+    __syncthreads();
+    unsigned at_above = 0;
+    unsigned at_equal = 0;
+    unsigned total_above = 0;
+    unsigned total_equal = 0;
+    for (int w = 0; w < kWarps; ++w) {
+        at_above += w < warp ? sm.warps[0][w] : 0;
+        at_equal += w < warp ? sm.warps[1][w] : 0;
+        total_above += sm.warps[0][w];
+        total_equal += sm.warps[1][w];
+    }
+    int* out = a.out + int64_t{t} * a.K;
+    for (int64_t base = first; base < last; base += 32) {
+        bool above, equal;
+        int id = -1;
+        judge(base + lane, &above, &equal, &id);
+        const unsigned b_above = __ballot_sync(~0u, above);
+        const unsigned b_equal = __ballot_sync(~0u, equal);
+        const unsigned below = (1u << lane) - 1;
+        const unsigned e = at_equal + __popc(b_equal & below);
+        if (above || (equal && e < want)) {
+            const unsigned place = at_above + __popc(b_above & below) + (e < want ? e : want);
+            if (place < static_cast<unsigned>(a.K)) {
+                out[place] = id;
+            }
+        }
+        at_above += __popc(b_above);
+        at_equal += __popc(b_equal);
+    }
+    const unsigned kept =
+        take_all ? total_above : total_above + (total_equal < want ? total_equal : want);
+    for (unsigned i = kept + tid; i < static_cast<unsigned>(a.K); i += kSelectThreads) {
+        out[i] = -1;
+    }
+    if (tid == 0) {
+        a.count[t] = static_cast<int>(kept);
+    }
+}
+
+/// Rows 0..visible-1, then -1.
+__device__ inline void select_all(const SelectArgs& a, const SelectRow& s, int t) {
+    for (int i = threadIdx.x; i < a.K; i += blockDim.x) {
+        a.out[int64_t{t} * a.K + i] = i < s.visible ? i : -1;
+    }
+    if (threadIdx.x == 0) {
+        a.count[t] = s.visible;
+    }
+}
+
+/// Sorts n ids in shared memory, ascending; `padded` is a power of two with INT_MAX beyond n.
+__device__ inline void sort_ids(int* ids, int padded) {
+    for (int size = 2; size <= padded; size *= 2) {
+        for (int step = size / 2; step > 0; step /= 2) {
+            for (int i = threadIdx.x; i < padded / 2; i += kSelectThreads) {
+                const int low = 2 * i - (i & (step - 1));
+                const int high = low + step;
+                const bool up = (low & size) == 0;
+                const int x = ids[low];
+                const int y = ids[high];
+                if ((x > y) == up) {
+                    ids[low] = y;
+                    ids[high] = x;
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
+// Adds the counts of hist for long rows; grid (spans, T).
+__global__ void __launch_bounds__(kHistThreads) hist_kernel(const __grid_constant__ SelectArgs a) {
+    __shared__ unsigned bins[kBins];
+    const int t = blockIdx.y;
+    const SelectRow s = select_row(a, t, false);
+    const int64_t first = int64_t{blockIdx.x} * kSpan;
+    if (s.all || s.n <= kShortRow || first >= s.n) {
+        return;
+    }
+    for (int i = threadIdx.x; i < kBins; i += kHistThreads) {
+        bins[i] = 0;
+    }
+    __syncthreads();
+    const int64_t last = first + kSpan < s.n ? first + kSpan : s.n;
+    for (int64_t j = first + threadIdx.x; j < last; j += kHistThreads) {
+        int id;
+        const uint32_t key = candidate_key(s, j, &id);
+        if (key != 0) {
+            atomicAdd(&bins[bin_of(key)], 1u);
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kBins; i += kHistThreads) {
+        if (bins[i] != 0) {
+            atomicAdd(&a.hist[int64_t{t} * kBins + i], bins[i]);
+        }
+    }
+}
+
+// Grid (spans, T). Block 0 does short rows alone; of a long row the last block to finish decides.
+__global__ void __launch_bounds__(kSelectThreads)
+    select_kernel(const __grid_constant__ SelectArgs a) {
+    __shared__ SelectShared sm;
+    const int t = blockIdx.y;
+    const int tid = threadIdx.x;
+    const SelectRow s = select_row(a, t, blockIdx.x == 0 && tid == 0);
+    if (s.all || s.n <= kShortRow) {
+        if (blockIdx.x == 0) {
+            if (s.all) {
+                select_all(a, s, t);
+            } else {
+                select_in_block(a, sm, s, t);
+            }
+        }
+        return;
+    }
+    const int64_t first = int64_t{blockIdx.x} * kSpan;
+    if (first >= s.n) {
+        return;
+    }
+    const int64_t last = first + kSpan < s.n ? first + kSpan : s.n;
+    unsigned* state = a.state + t * 4;
+    uint64_t* listed = a.listed + int64_t{t} * kListed;
+    int* sure = a.sure + int64_t{t} * kMaxKept;
+    threshold_bin<kSelectThreads>(sm, a.hist + int64_t{t} * kBins, static_cast<unsigned>(a.K));
+    const int bin = static_cast<int>(sm.chosen[0]);  // -1: all eligible rows are chosen
+    const int lane = tid % 32;
+    for (int64_t base = first; base < last; base += kSelectThreads) {
+        const int64_t j = base + tid;
+        int id = -1;
+        const uint32_t key = j < last ? candidate_key(s, j, &id) : 0;
+        const int b = bin_of(key);
+        const bool above = key != 0 && b > bin;
+        const bool inside = key != 0 && b == bin;
+        const auto place = [&](bool mine, unsigned* counter) {
+            const unsigned ballot = __ballot_sync(~0u, mine);
+            unsigned start = 0;
+            if (ballot != 0 && lane == __ffs(ballot) - 1) {
+                start = atomicAdd(counter, __popc(ballot));
+            }
+            start = ballot == 0 ? 0 : __shfl_sync(~0u, start, __ffs(ballot) - 1);
+            return start + __popc(ballot & ((1u << lane) - 1));
+        };
+        const unsigned at_sure = place(above, &state[0]);
+        if (above && at_sure < kMaxKept) {
+            sure[at_sure] = id;
+        }
+        const unsigned at_listed = place(inside, &state[1]);
+        if (inside && at_listed < kListed) {
+            listed[at_listed] = uint64_t{key} << 32 | static_cast<uint32_t>(~id);
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) {
+        const unsigned blocks = static_cast<unsigned>((s.n + kSpan - 1) / kSpan);
+        sm.chosen[2] = atomicAdd(&state[2], 1u) == blocks - 1;
+    }
+    __syncthreads();
+    if (sm.chosen[2] == 0) {
+        return;
+    }
+    __threadfence();
+    const unsigned n_sure = __ldcg(&state[0]);
+    const unsigned n_listed = __ldcg(&state[1]);
+    if (n_listed > kListed) {  // a bin full of near ties: walk the row
+        select_in_block(a, sm, s, t);
+        return;
+    }
+    const unsigned K = static_cast<unsigned>(a.K);
+    const unsigned need = bin < 0 ? 0 : K - n_sure;  // at most n_listed, by the choice of the bin
+    // The listed entries are distinct numbers: radix selection of the need-th largest.
+    uint64_t prefix = 0;
+    uint64_t mask = 0;
+    unsigned want = need;
+    for (int shift = 48; shift >= 0 && want > 0; shift -= 8) {  // the bin fixes the upper 11 bits
+        for (int i = tid; i < kBins; i += kSelectThreads) {
+            sm.bins[i] = 0;
+        }
+        __syncthreads();
+        for (unsigned i = tid; i < n_listed; i += kSelectThreads) {
+            const uint64_t e = __ldcg(&listed[i]);
+            if ((e & mask) == prefix) {
+                atomicAdd(&sm.bins[e >> shift & 0xFF], 1u);
+            }
+        }
+        __syncthreads();
+        threshold_bin<kSelectThreads>(sm, sm.bins, want);
+        want -= sm.chosen[1];
+        prefix |= uint64_t{sm.chosen[0]} << shift;
+        mask |= uint64_t{0xFF} << shift;
+        const bool exact = sm.bins[sm.chosen[0]] == want;
+        __syncthreads();
+        if (exact) {
+            break;
+        }
+    }
+    if (tid == 0) {
+        sm.chosen[3] = n_sure;
+    }
+    for (unsigned i = tid; i < n_sure; i += kSelectThreads) {
+        sm.ids[i] = __ldcg(&sure[i]);
+    }
+    __syncthreads();
+    if (need > 0) {
+        for (unsigned i = tid; i < n_listed; i += kSelectThreads) {
+            const uint64_t e = __ldcg(&listed[i]);
+            if ((e & mask) >= prefix) {
+                const unsigned at = atomicAdd(&sm.chosen[3], 1u);
+                if (at < K) {
+                    sm.ids[at] = static_cast<int>(~static_cast<uint32_t>(e));
+                }
+            }
+        }
+    }
+    __syncthreads();
+    const int kept = static_cast<int>(min(sm.chosen[3], K));
+    int padded = 2;
+    while (padded < kept) {
+        padded *= 2;
+    }
+    for (int i = kept + tid; i < padded; i += kSelectThreads) {
+        sm.ids[i] = 0x7FFFFFFF;
+    }
+    __syncthreads();
+    sort_ids(sm.ids, padded);
+    for (int i = tid; i < a.K; i += kSelectThreads) {
+        a.out[int64_t{t} * a.K + i] = i < kept ? sm.ids[i] : -1;
+    }
+    if (tid == 0) {
+        a.count[t] = kept;
+    }
+}
+
+struct BlockArgs {
+    const float* scores;
+    int64_t stride, N;
+    const Row* row;
+    int T, ratio, block, C;
+    float* best;  // [T][columns]: largest score of each block, +inf for the newest
+    int64_t columns;
+    unsigned long long* faults;
+};
+
+// Largest score of every block of a row that needs a choice; grid (spans of 1024 blocks, T).
+__global__ void __launch_bounds__(256) block_max_kernel(const __grid_constant__ BlockArgs a) {
+    const int t = blockIdx.y;
+    const Row row = a.row[t];
+    int64_t visible = row.slot < 0 ? 0 : visible_rows(row.pos, a.ratio);
+    const int64_t blocks = (visible + a.block - 1) / a.block;
+    if (blocks <= a.C) {
+        return;
+    }
+    if (visible > a.N) {
+        if (blockIdx.x == 0 && threadIdx.x == 0 && a.faults != nullptr) {
+            atomicAdd(a.faults, 1ull);
+        }
+        visible = a.N;
+    }
+    const float* scores = a.scores + t * a.stride;
+    const int64_t first = int64_t{blockIdx.x} * 1024;
+    for (int64_t b = first + threadIdx.x; b < first + 1024 && b < a.columns; b += 256) {
+        float top = kMinusInf;
+        const int64_t from = b * a.block;
+        const int64_t to = from + a.block < visible ? from + a.block : visible;
+        if (from < visible) {
+            for (int64_t i = from; i < to; ++i) {
+                top = scores[i] > top ? scores[i] : top;  // a NaN compares false
+            }
+            top = to == visible ? kPlusInf : top;
+        }
+        a.best[t * a.columns + b] = top;
+    }
+}
+
+}  // namespace tenon::cuda::index
