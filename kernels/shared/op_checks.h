@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/shared/check.h"
+#include "tenon/ops/attn.h"
 #include "tenon/ops/cache.h"
 #include "tenon/ops/compress.h"
 #include "tenon/ops/elem.h"
@@ -22,7 +23,8 @@ namespace tenon::kernels {
 
 constexpr int64_t kMaxExperts = 512;
 constexpr int32_t kMaxChosen = 16;
-constexpr int64_t kEngramGroup = 32;  ///< values per scale of an Engram row
+constexpr int64_t kMaxPrepWidth = 1024;  ///< channels of a key-value row in attn.qkv_prep
+constexpr int64_t kEngramGroup = 32;     ///< values per scale of an Engram row
 
 /// The geometry of rope.turn: T rows of n vectors of D channels, the last R turned.
 struct TurnShape {
@@ -49,6 +51,7 @@ Status check_op(const MhcSeam& p);
 Status check_op(const MhcMixCollapseNorm& p);
 Status check_op(const MhcCollapseNorm& p);
 Status check_op(const MhcReduceExpand& p);
+Status check_op(const AttnQkvPrep& p);
 Status check_op(const RopeAngles& p);
 Status check_op(const KvqQuantize& p);
 Status check_op(const KvqDequantize& p);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// linear.plain.
+// linear.plain: decode reads the weight once for eight rows; prefill has tensor-core tiles where
+// both factors are bf16.
 #include "linear/plain.cuh"
+#include "linear/tile.cuh"
 
 #include "common/registry.h"
 #include "kernels/shared/op_checks.h"
@@ -60,10 +62,43 @@ Status plain(void*, const LinearPlain& p, Stream& stream) noexcept {
     return launched(LinearPlain::kOp.name);
 }
 
+template <class Y>
+void launch_tile(const LinearPlain& p, cudaStream_t stream) {
+    const TileArgs<Y> a{p.x.as<const uint16_t>(),
+                        p.x.stride[0],
+                        p.w.as<const uint16_t>(),
+                        p.bias.data,
+                        p.bias.dtype == DType::bf16,
+                        p.y.as<Y>(),
+                        p.y.stride[0],
+                        p.x.shape[0],
+                        p.w.shape[0],
+                        p.x.shape[1]};
+    const dim3 grid(static_cast<unsigned>((a.N + kTileN - 1) / kTileN),
+                    static_cast<unsigned>((a.T + kTileM - 1) / kTileM));
+    tile_kernel<Y><<<grid, kTileThreads, 0, stream>>>(a);
+}
+
+Status plain_prefill(void* self, const LinearPlain& p, Stream& stream) noexcept {
+    TENON_TRY(check_op(p));
+    const bool tiles =
+        p.x.dtype == DType::bf16 && p.w.dtype == DType::bf16 && p.x.shape[1] % 8 == 0;
+    if (!tiles) {
+        return plain(self, p, stream);
+    }
+    if (p.x.shape[0] == 0 || p.w.shape[0] == 0) {
+        return {};
+    }
+    p.y.dtype == DType::bf16 ? launch_tile<uint16_t>(p, native(stream))
+                             : launch_tile<float>(p, native(stream));
+    return launched(LinearPlain::kOp.name);
+}
+
 }  // namespace
 
 void add_linear(Registry& r) {
-    r.add<LinearPlain>(&plain, Exactness::invariant);
+    r.add<LinearPlain>(&plain, Exactness::invariant, kDecode);
+    r.add<LinearPlain>(&plain_prefill, Exactness::invariant, kPrefill);
 }
 
 }  // namespace tenon::cuda

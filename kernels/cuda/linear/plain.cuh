@@ -33,7 +33,7 @@ __device__ inline void load_wide(const E* from, float (&x)[kWide]) {
 
 // blockIdx.x: kCols columns of y, blockIdx.y: kPlainRows rows. Thread k sums columns k * kWide +
 // i * kPlainThreads * kWide of K in order by fma; lanes by a tree, warps ascending, then the bias.
-// The split depends on K alone, so a row has the same bits at every T and in both regimes.
+// The split depends on K alone, so a row has the same bits at every T.
 template <int kCols, int kWide, class X, class W, class Y>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y> a) {
     __shared__ float partial[kPlainThreads / 32][kPlainRows * kCols];

@@ -15,8 +15,10 @@ struct Frequencies {
 
 // One thread an angle. sin and cos in f64, rounded once: the bits of the CPU reference but for
 // values within a few 2^-53 of a rounding border.
-__global__ void angles_kernel(const RowInfo* rows, __grid_constant__ const Frequencies freq,
-                              int32_t half, int32_t step, int64_t T, float* cs) {
+[[maybe_unused]] static __global__ void angles_kernel(const RowInfo* rows,
+                                                      __grid_constant__ const Frequencies freq,
+                                                      int32_t half, int32_t step, int64_t T,
+                                                      float* cs) {
     const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
     if (at >= T * half) {
         return;
@@ -52,7 +54,7 @@ struct TurnArgs {
 };
 
 // One thread a pair; `per_vector` pairs of each vector are visited, the last ones.
-__global__ void turn_kernel(TurnArgs a) {
+[[maybe_unused]] static __global__ void turn_kernel(TurnArgs a) {
     const int64_t per_vector = (a.copies ? a.D : a.R) / 2;
     const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
     if (at >= a.T * a.n * per_vector) {

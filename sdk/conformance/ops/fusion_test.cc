@@ -2,8 +2,12 @@
 // Optional fused ops against the parts that their headers name, on one provider. Absent ones skip.
 #include <cmath>
 
+#include "tenon/ops/attn.h"
+#include "tenon/ops/kvq.h"
 #include "tenon/ops/mhc.h"
 #include "tenon/ops/norm.h"
+#include "tenon/ops/rope.h"
+#include "tenon/ops/window.h"
 #include "tenon/testing/op_fixture.h"
 
 namespace tenon::testing {
@@ -238,6 +242,64 @@ TEST_P(OpsFusion, Seam_rows_are_invariant) {
                 return rows;
             },
             65);
+    }
+}
+
+TEST_P(OpsFusion, Query_and_key_value_rows_equal_their_parts) {
+    if (!offers<AttnQkvPrep>(Regime::decode)) {
+        GTEST_SKIP() << "this provider has no attn.qkv_prep";
+    }
+    for (const RowFormat format : {RowFormat::q8, RowFormat::bf16}) {
+        const int64_t T = 40, r = 1280, D = 512, R = 64;
+        const int32_t ring_rows = 32;
+        Random random(136);
+        const auto make_ring = [&] {
+            Ring ring;
+            ring.R = ring_rows;
+            ring.width = static_cast<int32_t>(D);
+            ring.format = format;
+            ring.codes =
+                filled(format == RowFormat::q8 ? DType::u8 : DType::bf16, {2, ring_rows, D}, 0x55);
+            if (format == RowFormat::q8) {
+                ring.scales = filled(DType::u8, {2, ring_rows, D / 32}, 0x55);
+            }
+            return ring;
+        };
+        // Two dead rows, then more rows than the ring keeps.
+        std::vector<RowInfo> row(2);
+        for (int32_t i = 0; i < 38; ++i) {
+            row.push_back({70 + i, 1, 0, 0});
+        }
+        AttnQkvPrep p;
+        p.qa_raw = bf16({T, r}, random.bells(T * r));
+        p.qa_weight = bf16({r}, random.bells(r));
+        p.qa = zeros(DType::bf16, {T, r});
+        p.kv_raw = bf16({T, D}, random.bells(T * D));
+        p.kv_weight = f32({D}, random.bells(D));
+        p.kv = zeros(DType::bf16, {T, D});
+        p.cs = f32({T, R}, random.bells(T * R));
+        p.rows = rows(row, {SegInfo{1, 2, 38, 70, {0, 0}, 0, 0}});
+        p.ring = make_ring();
+        run(p);
+        const TensorView qa = zeros(DType::bf16, {T, r});
+        const TensorView kv = zeros(DType::bf16, {T, D});
+        run(NormRms{p.qa_raw, p.qa_weight, qa, p.eps});
+        run(NormRms{p.kv_raw, p.kv_weight, kv, p.eps});
+        run(RopeTurn{kv, p.cs, false, kv});
+        KvqQuantize q;
+        q.x = kv;
+        q.format = RowFormat::q8;
+        q.values = kv;
+        run(q);
+        WindowStore w{kv, p.rows, make_ring()};
+        run(w);
+        EXPECT_EQ(bytes(p.qa), bytes(qa));
+        EXPECT_EQ(bytes(p.kv), bytes(kv));
+        EXPECT_EQ(bytes(p.ring.codes), bytes(w.ring.codes));
+        if (format == RowFormat::q8) {
+            EXPECT_EQ(bytes(p.ring.scales), bytes(w.ring.scales));
+        }
+        EXPECT_EQ(device().fault_count(), 0u);
     }
 }
 

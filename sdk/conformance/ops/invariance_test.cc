@@ -110,16 +110,19 @@ TEST_P(OpsInvariance, Linear) {
 }
 
 TEST_P(OpsInvariance, Linear_prefill_with_many_rows) {
-    LinearPlain p;
-    p.w = f32({24, 128}, Random(7).bells(24 * 128));
-    expect_row_invariant(
-        [&](const std::vector<int>& list, const Variation&) {
-            p.x = bf16({count(list), 128}, data(list, 128, 8));
-            p.y = zeros(DType::f32, {count(list), 24});
-            run(p, Regime::prefill);
-            return split(list.size(), {p.y});
-        },
-        512);
+    for (const DType type : {DType::f32, DType::bf16}) {
+        LinearPlain p;
+        const std::vector<float> w = Random(7).bells(72 * 144);
+        p.w = type == DType::f32 ? f32({72, 144}, w) : bf16({72, 144}, w);
+        expect_row_invariant(
+            [&](const std::vector<int>& list, const Variation&) {
+                p.x = bf16({count(list), 144}, data(list, 144, 8));
+                p.y = zeros(DType::f32, {count(list), 72});
+                run(p, Regime::prefill);
+                return split(list.size(), {p.y});
+            },
+            512);
+    }
 }
 
 TEST_P(OpsInvariance, Router) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// attn.qkv_prep: norm of the query's low-rank row; norm, turn, quantisation and ring store of the
+// key-value row. The sums, roundings and orders are those of norm.rms, rope.turn, kvq and
+// window.store, so the outputs have the parts' bits.
+#pragma once
+
+#include "common/rows.cuh"
+#include "kvq/quantise.cuh"
+#include "norm/rms.cuh"
+#include "rope/rope.cuh"
+
+namespace tenon::cuda {
+
+constexpr int kPrepWidth = 1024;  // largest key-value row
+
+struct QkvPrepArgs {
+    const uint16_t* qa_raw;  ///< null: key-value rows alone
+    int64_t qa_stride;
+    const void* qa_weight;
+    uint16_t* qa;
+    int64_t r;
+    const uint16_t* kv_raw;
+    int64_t kv_stride;
+    const void* kv_weight;
+    uint16_t* kv;
+    int64_t D;
+    const float* cs;
+    int64_t R;
+    float eps;
+    const RowInfo* rows;
+    const SegInfo* segs;
+    int64_t T, S;
+    RingRef ring;  ///< null codes: no store
+    bool qa_weight_bf16, kv_weight_bf16;
+};
+
+__device__ inline float prep_weight(const void* weight, bool bf16, int64_t i) {
+    return bf16 ? to_f32(static_cast<const uint16_t*>(weight)[i])
+                : static_cast<const float*>(weight)[i];
+}
+
+/// The norm's factor of a row of n values (n % 8 = 0), as rms_kernel computes it.
+__device__ inline float prep_factor(const uint16_t* x, int64_t n, float eps, double* partial) {
+    double sum = 0;
+    for (int64_t i = threadIdx.x * 8; i < n; i += kNormThreads * 8) {
+        float v[8];
+        load8(x + i, v);
+        float square = 0;
+#pragma unroll
+        for (float e : v) {
+            square = fmaf(e, e, square);
+        }
+        sum += static_cast<double>(square);
+    }
+    return norm_factor(block_sum<double, kNormThreads / 32>(sum, partial), n, eps);
+}
+
+/// Where row t goes in the ring; null codes: nowhere.
+__device__ inline StoredRow prep_place(const QkvPrepArgs& a, int64_t t,
+                                       unsigned long long* faults) {
+    const RowInfo row = a.rows[t];
+    if (a.ring.codes == nullptr || row.slot < 0) {
+        return {nullptr, nullptr};
+    }
+    const SegInfo* seg = segment_of(a.segs, a.S, row, t);
+    if (seg == nullptr || row.slot >= a.ring.slots || row.pos < 0) {
+        if (threadIdx.x == 0) {
+            fault(faults);
+        }
+        return {nullptr, nullptr};
+    }
+    const bool stays = t - seg->row0 >= seg->rows - a.ring.R;
+    return stays ? a.ring.row(row.slot, row.pos) : StoredRow{nullptr, nullptr};
+}
+
+// blockIdx.x: row; blockIdx.y: 0 key-value row, 1 query row.
+[[maybe_unused]] static __global__ void __launch_bounds__(kNormThreads)
+    qkv_prep_kernel(QkvPrepArgs a, unsigned long long* faults) {
+    __shared__ double partial[kNormThreads / 32];
+    __shared__ __align__(16) uint16_t row[kPrepWidth];
+    const int64_t t = blockIdx.x;
+    if (blockIdx.y == 1) {
+        const uint16_t* x = a.qa_raw + t * a.qa_stride;
+        const float factor = prep_factor(x, a.r, a.eps, partial);
+        for (int64_t i = threadIdx.x * 8; i < a.r; i += kNormThreads * 8) {
+            float v[8];
+            load8(x + i, v);
+#pragma unroll
+            for (int e = 0; e < 8; ++e) {
+                v[e] = prep_weight(a.qa_weight, a.qa_weight_bf16, i + e) * (v[e] * factor);
+            }
+            store8(a.qa + t * a.r + i, v);
+        }
+        return;
+    }
+    const uint16_t* x = a.kv_raw + t * a.kv_stride;
+    const float factor = prep_factor(x, a.D, a.eps, partial);
+    for (int64_t i = threadIdx.x * 2; i < a.D; i += kNormThreads * 2) {
+        const uint32_t raw = *reinterpret_cast<const uint32_t*>(x + i);
+        const float low = prep_weight(a.kv_weight, a.kv_weight_bf16, i) * (low_f32(raw) * factor);
+        const float high =
+            prep_weight(a.kv_weight, a.kv_weight_bf16, i + 1) * (high_f32(raw) * factor);
+        uint32_t pair = to_bf16x2(low, high);
+        const int64_t turned = (i - (a.D - a.R)) / 2;
+        if (i >= a.D - a.R) {
+            pair = turn_pair(pair, a.cs[t * a.R + turned], a.cs[t * a.R + a.R / 2 + turned]);
+        }
+        *reinterpret_cast<uint32_t*>(row + i) = pair;
+    }
+    __syncthreads();
+    const StoredRow place = prep_place(a, t, faults);
+    for (int64_t i = threadIdx.x * 4; i < a.D; i += kNormThreads * 4) {
+        const Quantised4 q = quantise4<RowFormat::q8>(*reinterpret_cast<const uint2*>(row + i));
+        *reinterpret_cast<uint2*>(a.kv + t * a.D + i) = q.values;
+        if (place.codes == nullptr) {
+            continue;
+        }
+        if (a.ring.format == RowFormat::bf16) {
+            *reinterpret_cast<uint2*>(place.codes + 2 * i) = q.values;
+        } else {
+            store_packed<RowFormat::q8>(q, i, place.codes, place.scales);
+        }
+    }
+}
+
+}  // namespace tenon::cuda
