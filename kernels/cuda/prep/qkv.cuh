@@ -118,7 +118,10 @@ __device__ inline StoredRow prep_place(const QkvPrepArgs& a, int64_t t,
         if (a.ring.format == RowFormat::bf16) {
             *reinterpret_cast<uint2*>(place.codes + 2 * i) = q.values;
         } else {
-            store_packed<RowFormat::q8>(q, i, place.codes, place.scales);
+            // Codes of the quantised values, as window.store makes them: their amax may have fallen
+            // below a power of two, which changes scale and codes but no value.
+            store_packed<RowFormat::q8>(quantise4<RowFormat::q8>(q.values), i, place.codes,
+                                        place.scales);
         }
     }
 }
