@@ -41,6 +41,7 @@ if(TENON_OTHER_CXX AND NOT TENON_SANITIZE)
       VERBATIM)
   add_custom_target(fake_other DEPENDS ${other_library})
   list(APPEND fakes fake_other)
+  set(other_built ON)
 endif()
 
 get_property(plugin_targets GLOBAL PROPERTY TENON_PLUGIN_TARGETS)
@@ -53,4 +54,5 @@ tenon_add_test(test_host
 add_dependencies(test_host ${fakes} ${plugin_targets})
 target_compile_definitions(test_host PRIVATE
     TENON_PROFILES="${PROJECT_SOURCE_DIR}/profiles"
-    TENON_FAKES="${CMAKE_BINARY_DIR}/tests/fakes")
+    TENON_FAKES="${CMAKE_BINARY_DIR}/tests/fakes"
+    $<$<BOOL:${other_built}>:TENON_OTHER_CXX="${TENON_OTHER_CXX}">)
