@@ -173,7 +173,12 @@ void EngineCore::gather(OutlineInput* input) {
 void EngineCore::take_effects() {
     for (const PlannerEffect& effect : planner_.effects()) {
         Reply& reply = reply_of(*effect.spec);
-        if (effect.kind == EffectKind::started) {
+        if (effect.kind == EffectKind::parked) {
+            metrics_.preemptions->add(1);
+            host_.log(LogLevel::info, "engine",
+                      format("parked request={} reply={} emitted={}", reply.request, reply.reply,
+                             reply.emitted));
+        } else if (effect.kind == EffectKind::started) {
             reply.started = true;
             reply.admitted_us = host_.now_us();
             const auto prompt = static_cast<int64_t>(reply.prompt.size);
@@ -309,8 +314,8 @@ Status EngineCore::read_window(const WindowResult& window, const StepResult& res
             tokens_.push_back(id);
         }
         outcome.emitted = window.emitted;
-        outcome.last = tokens_.back();
-        outcome.tokens = {tokens_.data() + kept.tokens_off, n};
+        const auto skip = static_cast<uint64_t>(std::min(flight.skip, window.emitted));
+        outcome.tokens = {tokens_.data() + kept.tokens_off + skip, n - skip};
         if (!flight.reply->ended) {
             take_tokens(*flight.reply, flight, window, result, &outcome);
         }
@@ -325,8 +330,12 @@ Status EngineCore::read_window(const WindowResult& window, const StepResult& res
 
 void EngineCore::take_tokens(Reply& reply, const Flight& flight, const WindowResult& window,
                              const StepResult& result, SlotOutcome* outcome) {
-    const Span<const int32_t> ids =
-        result.tokens.subspan(window.tokens_off, static_cast<uint64_t>(window.emitted));
+    const auto skip = static_cast<uint64_t>(std::min(flight.skip, window.emitted));
+    const Span<const int32_t> ids = result.tokens.subspan(
+        window.tokens_off + skip, static_cast<uint64_t>(window.emitted) - skip);
+    if (ids.empty()) {
+        return;
+    }
     ReplyEnd how = ReplyEnd::eos;
     int32_t text_count = 0;
     for (const int32_t id : ids) {
@@ -369,8 +378,9 @@ void EngineCore::take_tokens(Reply& reply, const Flight& flight, const WindowRes
     item.text_count = text_count;
     item.top = flight.top;
     const uint64_t entries = flight.top < 0 ? 0 : kept * (1 + static_cast<uint64_t>(flight.top));
+    const uint64_t known = flight.top < 0 ? 0 : skip * (1 + static_cast<uint64_t>(flight.top));
     delivery_.push(item, ids.subspan(0, kept),
-                   result.logprobs.subspan(window.logprobs_off, entries));
+                   result.logprobs.subspan(window.logprobs_off + known, entries));
     if (outcome->ended) {
         end_reply(reply, EndCause::complete, how);
     }
@@ -424,6 +434,9 @@ Status EngineCore::submit(const StepPlan& plan) {
         flight.rows = w.rows;
         flight.accept_max = w.accept_max;
         flight.drafted = (w.flags & plan::kDrafted) != 0 ? w.rows - 1 - w.forced : 0;
+        const Planner::SlotInfo info = planner_.slot(static_cast<int32_t>(w.slot));
+        flight.skip = static_cast<int32_t>(
+            std::min<int64_t>(w.rows, std::max<int64_t>(info.known - 1 - info.length, 0)));
         flight.top = (w.flags & plan::kWantLogprobs) != 0 ? w.top : -1;
     }
     step_ = plan_.header.step;

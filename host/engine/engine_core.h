@@ -87,6 +87,7 @@ class EngineCore {
         uint32_t generation = 0;
         int32_t rows = 0, accept_max = 0, drafted = 0;
         int32_t top = -1;  // logprobs wanted
+        int32_t skip = 0;  // leading emitted tokens that the reply has already
     };
 
     void gather(OutlineInput* input);

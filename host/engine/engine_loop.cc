@@ -112,8 +112,8 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
     entries[2].tag = "history";
     entries[2].place = PlanPlace::host;
     entries[2].count = settings.slots;
-    entries[2].bytes = settings.slots * engine::TokenHistory::bytes(c.context_tokens);
-    entries[2].note = "tokens of each slot, with an index for copy drafts";
+    entries[2].bytes = 3 * settings.slots * engine::TokenHistory::bytes(c.context_tokens);
+    entries[2].note = "tokens of each slot and parked reply, with an index for copies";
     return entries;
 }
 

@@ -49,8 +49,11 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
     const auto slots = static_cast<size_t>(config.slots);
     const size_t sequences = slots + static_cast<size_t>(config.max_waiting);
     slots_.reserve(slots);
+    parked_.reserve(2 * slots);
     while (slots_.size() < slots) {
         slots_.emplace_back(config.context_tokens);
+        parked_.emplace_back(config.context_tokens);
+        parked_.emplace_back(config.context_tokens);
     }
     for (Slot& s : slots_) {
         s.pages.reserve(static_cast<size_t>(config.pages_per_slot()));
@@ -67,13 +70,12 @@ void Planner::set_costs(const CostTable& costs) {
 
 Planner::SlotInfo Planner::slot(int32_t index) const {
     const Slot& s = slots_[static_cast<size_t>(index)];
-    return {s.state, s.blocked_since >= 0, s.generation, s.length, s.emitted, s.spec};
+    return {s.state, s.blocked_since >= 0, s.generation, s.length, s.emitted, s.spec, s.known()};
 }
 
 bool Planner::idle() const {
-    return waiting_.empty() && std::all_of(slots_.begin(), slots_.end(), [](const Slot& s) {
-               return s.state == SlotState::free;
-           });
+    return waiting() == 0 && std::all_of(slots_.begin(), slots_.end(),
+                                         [](const Slot& s) { return s.state == SlotState::free; });
 }
 
 int64_t Planner::next_due_us() const {
@@ -94,6 +96,11 @@ int64_t Planner::next_due_us() const {
     for (const Waiting& w : waiting_) {
         look(*w.spec, w.blocked_since);
     }
+    for (const Parked& p : parked_) {
+        if (p.spec != nullptr) {
+            look(*p.spec, p.blocked_since);
+        }
+    }
     return due;
 }
 
@@ -109,6 +116,8 @@ void Planner::outline(const OutlineInput& input) {
     if (input.memory_level >= 2) {
         end_newest();
     }
+    grow_pages();
+    resume_parked();
     if (input.memory_level == 0) {
         admit(input.now_us);
     }
@@ -136,7 +145,8 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
         v.slot = static_cast<uint32_t>(i);
         if (s.state != SlotState::free) {
             v.sink_blocked = s.blocked_since >= 0 ? 1 : 0;
-            v.state = v.sink_blocked != 0 ? kPausedState : static_cast<uint32_t>(s.state);
+            const bool rests = v.sink_blocked != 0 || s.parking || s.starved;
+            v.state = rests ? kPausedState : static_cast<uint32_t>(s.state);
             v.arrival_seq = s.spec->arrival_seq;
             v.length = s.length;
             v.prompt = static_cast<int64_t>(s.spec->prompt.size);
@@ -165,6 +175,7 @@ bool Planner::finish(const FinishInput& input, StepPlan* plan) {
     costs_.observe(step_rows_, step_streams_, step_chunk_, config_.chunk_rows, input.timing);
     step_rows_ = step_streams_ = step_chunk_ = 0;
     apply_results(input);
+    park_marked();
     write_windows();
     write_chunk();
     if (builder_.empty()) {

@@ -39,8 +39,10 @@ struct PlannerConfig {
 /// `finish` with that step's results. Reads no clock, no atomic and no address; allocates nothing
 /// after construction.
 ///
-/// This version admits a reply only when pages for its prompt and its longest reply are free, and
-/// puts one window of every runnable slot and at most one whole chunk into a step.
+/// A reply is admitted when pages for its prompt are free, and gets more as it grows. When none are
+/// left the newest slot is parked: its pages go, its tokens stay, and when pages are there again
+/// its prompt is computed anew and its tokens run as given rows (engine.md 3.3). A step has one
+/// window of every runnable slot and at most one whole chunk.
 class Planner {
   public:
     /// Borrows overlays and host (only for the chain's log line).
@@ -68,10 +70,13 @@ class Planner {
         uint32_t generation = 0;
         int64_t length = 0, emitted = 0;
         const SequenceSpec* spec = nullptr;
+        int64_t known = 0;  ///< prompt and emitted tokens
     };
     SlotInfo slot(int32_t index) const;
     const PageAllocator& pages() const { return pages_; }
-    int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+    /// Replies without a slot, parked ones included.
+    int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + parked(); }
+    int64_t parked() const;
     bool idle() const;
     /// Calls f(spec) for everything waiting or in a slot.
     template <class F>
@@ -83,6 +88,11 @@ class Planner {
         }
         for (const Waiting& w : waiting_) {
             f(*w.spec);
+        }
+        for (const Parked& p : parked_) {
+            if (p.spec != nullptr) {
+                f(*p.spec);
+            }
         }
     }
 
@@ -101,14 +111,30 @@ class Planner {
         float confidence[plan::kMaxDrafts] = {};
         TokenHistory history;  // prompt and reply, the pending token last
         DraftRecord draft;
+        bool parking = false;  // loses its slot when the step in flight is collected
+        bool starved = false;  // no pages for its next window
 
         int64_t prefill_end() const { return static_cast<int64_t>(spec->prompt.size) - 1; }
         int64_t remaining() const { return spec->max_new - emitted; }
+        int64_t known() const { return static_cast<int64_t>(history.tokens().size); }
+        /// Rows that a resumed reply has to run again before its pending token.
+        int64_t replay_rows() const {
+            return state == SlotState::decoding ? known() - 1 - length : 0;
+        }
         bool has_penalties() const { return !spec->counts.empty(); }
     };
     struct Waiting {
         const SequenceSpec* spec = nullptr;
         int64_t blocked_since = -1;
+        int32_t parked = -1;  // index of the parked reply that goes on
+    };
+    /// A reply without a slot that had one. `spec` null: the entry is free.
+    struct Parked {
+        explicit Parked(int64_t context_tokens) : history(context_tokens) {}
+        const SequenceSpec* spec = nullptr;
+        int64_t emitted = 0;
+        int64_t blocked_since = -1;
+        TokenHistory history;
     };
 
     void take_event(const PlannerEvent& event, int64_t now_us);
@@ -120,6 +146,15 @@ class Planner {
     void admit(int64_t now_us);
     size_t next_waiting(const SchedulerView& view) const;
     void open(size_t index, const Waiting& next);
+    // Pages that run out (planner_pages.cc).
+    int64_t first_pages(const SequenceSpec& spec, int64_t known) const;
+    int64_t live_slots() const;
+    bool give_up_pages();
+    void grow_pages();
+    void mark_newest(const Slot& older);
+    void park_marked();
+    void resume_parked();
+    Parked* oldest_parked();
     const SchedulerView& make_view(const OutlineInput& input);
     void apply_results(const FinishInput& input);
     Slot* live_slot(uint32_t slot, uint32_t generation);
@@ -134,6 +169,7 @@ class Planner {
     };
     void propose(Slot& slot, Proposal* out);
     void write_window(uint32_t index, const Proposal& proposal, int32_t rows);
+    int32_t write_replay(uint32_t index, int32_t row_cap);
     int32_t write_drafts(Span<const uint32_t> order);
     void write_chunk();
 
@@ -144,6 +180,7 @@ class Planner {
     PlanBuilder builder_;
     std::vector<Slot> slots_;
     std::vector<Waiting> waiting_;  // by arrival
+    std::vector<Parked> parked_;    // twice as many as slots
     std::vector<PlannerEffect> effects_;
     StepCosts costs_;
     DraftPolicy drafts_;

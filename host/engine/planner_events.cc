@@ -51,12 +51,23 @@ void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
             w.blocked_since = since;
         }
     }
+    for (Parked& p : parked_) {
+        if (p.spec != nullptr && p.spec->request == event.request) {
+            p.blocked_since = since;
+        }
+    }
 }
 
 void Planner::cancel(uint64_t request, EndCause cause) {
     for (size_t i = 0; i < slots_.size(); ++i) {
         if (slots_[i].state != SlotState::free && slots_[i].spec->request == request) {
             end(i, cause);
+        }
+    }
+    for (Parked& p : parked_) {
+        if (p.spec != nullptr && p.spec->request == request) {
+            effects_.push_back({EffectKind::ended, cause, 0, 0, p.spec});
+            p.spec = nullptr;
         }
     }
     const auto gone = [&](const Waiting& w) {
@@ -93,7 +104,10 @@ void Planner::expire(int64_t now_us) {
                             return s.state != SlotState::free && look(*s.spec, s.blocked_since);
                         }) ||
             std::any_of(waiting_.begin(), waiting_.end(),
-                        [&](const Waiting& w) { return look(*w.spec, w.blocked_since); });
+                        [&](const Waiting& w) { return look(*w.spec, w.blocked_since); }) ||
+            std::any_of(parked_.begin(), parked_.end(), [&](const Parked& p) {
+                return p.spec != nullptr && look(*p.spec, p.blocked_since);
+            });
         if (!found) {
             return;
         }

@@ -36,7 +36,7 @@ void Planner::apply_results(const FinishInput& input) {
         s->history.append(o.tokens);
         s->length += o.emitted;
         s->emitted += o.kept;
-        s->pending = o.last;
+        s->pending = s->history.tokens()[s->history.tokens().size - 1];
         if (o.ended) {
             close(o.slot);
         }

@@ -42,9 +42,17 @@ void Planner::admit(int64_t now_us) {
             return;
         }
         const SequenceSpec& spec = *waiting_[next].spec;
-        const auto pages = static_cast<uint64_t>(config_.pages_of(spec.positions_needed()));
+        const Parked* parked = oldest_parked();
+        if (parked != nullptr && parked->spec->background <= spec.background) {
+            return;  // it had a slot before
+        }
+        if (live_slots() + this->parked() >= static_cast<int64_t>(parked_.size())) {
+            return;  // every live slot may have to be parked
+        }
+        const auto pages =
+            static_cast<uint64_t>(first_pages(spec, static_cast<int64_t>(spec.prompt.size)));
         // Nobody overtakes a reply that waits for pages: it would starve behind smaller ones.
-        if (static_cast<uint64_t>(pages_.free()) < pages ||
+        if (pages_.free() < static_cast<int64_t>(pages) + live_slots() ||
             !builder_.has_room(pages, spec.bias.size + spec.counts.size)) {
             return;
         }
@@ -64,12 +72,20 @@ void Planner::open(size_t index, const Waiting& next) {
     s.emitted = 0;
     s.candidate_count = 0;
     s.blocked_since = next.blocked_since;
-    s.history.open(spec.prompt);
+    if (next.parked >= 0) {
+        Parked& p = parked_[static_cast<size_t>(next.parked)];
+        std::swap(s.history, p.history);
+        s.emitted = p.emitted;
+        p.spec = nullptr;
+    } else {
+        s.history.open(spec.prompt);
+    }
+    s.parking = s.starved = false;
     s.draft = DraftRecord{};
     s.draft.sampled = spec.sampler.temperature > 0;
     s.state = s.prefill_end() > 0 ? SlotState::prefilling : SlotState::decoding;
-    s.pending = spec.prompt[spec.prompt.size - 1];
-    s.pages.resize(static_cast<size_t>(config_.pages_of(spec.positions_needed())));
+    s.pending = s.history.tokens()[s.history.tokens().size - 1];
+    s.pages.resize(static_cast<size_t>(first_pages(spec, s.known())));
     TENON_CHECK(pages_.take(s.pages), "{} pages", s.pages.size());
 
     plan::SlotOp op;
@@ -97,7 +113,10 @@ void Planner::open(size_t index, const Waiting& next) {
     sampler.counts_count = static_cast<uint32_t>(spec.counts.size);
     builder_.samplers.push_back(sampler);
 
-    effects_.push_back({EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec});
+    if (next.parked < 0) {
+        effects_.push_back(
+            {EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec});
+    }
 }
 
 void Planner::close(size_t index) {
@@ -108,6 +127,11 @@ void Planner::close(size_t index) {
     op.op = plan::SlotOpKind::close;
     op.request = s.spec->request;
     builder_.slot_ops.push_back(op);
+    // Pages that it got in this very step: the close runs first, so nothing may name it after that.
+    const auto is_own = [&op](const plan::PageMap& m) { return m.slot == op.slot; };
+    builder_.page_maps.erase(
+        std::remove_if(builder_.page_maps.begin(), builder_.page_maps.end(), is_own),
+        builder_.page_maps.end());
     for (const int32_t page : s.pages) {
         pages_.release(page);
     }

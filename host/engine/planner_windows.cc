@@ -72,6 +72,22 @@ void Planner::write_windows() {
     if (count == 0) {
         return;
     }
+    // Replies that were parked catch up first: their rows are known, so each brings them on.
+    int32_t row_cap = std::min(outline_.row_cap, config_.step_rows);
+    int32_t replayed = 0, normal = 0;
+    for (int32_t i = 0; i < count; ++i) {
+        if (slots_[order[i]].replay_rows() > 0) {
+            replayed += write_replay(order[i], row_cap - replayed - (count - 1 - i) - normal);
+        } else {
+            order[normal++] = order[i];
+        }
+    }
+    step_rows_ = replayed;
+    count = normal;
+    row_cap -= replayed;
+    if (count == 0) {
+        return;
+    }
     Offer offers[StepOutline::kMaxSlots];
     for (int32_t i = 0; i < count; ++i) {
         Slot& s = slots_[order[i]];
@@ -83,7 +99,6 @@ void Planner::write_windows() {
             drafts_.note_gain(&s.draft, 0, 0);  // a draft pass for nothing
         }
     }
-    const int32_t row_cap = std::min(outline_.row_cap, config_.step_rows);
     const int32_t drafting = write_drafts({order, static_cast<uint64_t>(count)});
     const double other_us =
         costs_.draft_us(drafting) +
@@ -94,8 +109,32 @@ void Planner::write_windows() {
     for (int32_t i = 0; i < count; ++i) {
         write_window(order[i], proposals_[static_cast<size_t>(i)], rows[i]);
     }
-    step_rows_ = all.rows;
+    step_rows_ += all.rows;
     step_streams_ = drafting;
+}
+
+/// Known tokens of a resumed reply as given rows; the last window's last row draws the next token.
+int32_t Planner::write_replay(uint32_t index, int32_t row_cap) {
+    Slot& s = slots_[index];
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(
+        s.replay_rows() + 1, std::max(1, std::min(row_cap, config_.window_rows))));
+    plan::Window w;
+    w.slot = index;
+    w.generation = s.generation;
+    w.position = s.length;
+    w.rows = rows;
+    w.forced = rows - 1;
+    w.accept_max = rows;
+    w.tokens_off = builder_.add_tokens(
+        s.history.tokens().subspan(static_cast<uint64_t>(s.length), static_cast<uint64_t>(rows)));
+    if (s.spec->sampler.logprobs >= 0) {
+        w.flags |= plan::kWantLogprobs;
+        w.top = s.spec->sampler.logprobs;
+    }
+    builder_.windows.push_back(w);
+    s.draft.source = DraftSource::none;
+    s.draft.offered = 0;
+    return rows;
 }
 
 void Planner::write_window(uint32_t index, const Proposal& proposal, int32_t rows) {

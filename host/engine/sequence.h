@@ -56,10 +56,9 @@ struct SlotOutcome {
     uint32_t slot = 0, generation = 0;
     int32_t emitted = 0;  ///< by the model: what the state advanced by
     int32_t kept = 0;     ///< of them part of the reply
-    int32_t last = 0;     ///< last emitted token, the next pending one
     bool ended = false;   ///< the reply is complete
     RowStatus status = RowStatus::ok;
-    Span<const int32_t> tokens;  ///< the emitted ones
+    Span<const int32_t> tokens;  ///< the emitted ones that were not known before
 };
 
 struct FinishInput {
@@ -85,9 +84,10 @@ enum class EndCause : uint32_t {
     internal,
 };
 
-enum class EffectKind : uint32_t { started, ended };
+enum class EffectKind : uint32_t { started, ended, parked };
 
-/// What the planner decided about a sequence, for the reply side. `complete` ends are not reported.
+/// What the planner decided about a sequence, for the reply side. `complete` ends are not reported;
+/// a parked reply starts once.
 struct PlannerEffect {
     EffectKind kind = EffectKind::started;
     EndCause cause = EndCause::complete;

@@ -281,7 +281,8 @@ TEST(Planner, A_reply_that_waits_for_pages_is_not_overtaken) {
     ScriptedOptions options;
     options.pool_pages = 64;  // one context of 512 tokens
     Bench bench(options);
-    Ask big = sized(100, 300), bigger = sized(200, 300), small = sized(210, 10);
+    Ask big = sized(300, 60), bigger = sized(200, 30), small = sized(20, 10);
+    small.desc.priority = Priority::background;
     bench.submit(big);
     bench.round();
     bench.round();
@@ -293,7 +294,7 @@ TEST(Planner, A_reply_that_waits_for_pages_is_not_overtaken) {
         EXPECT_LT(slot_of(bench, later), 0) << "would fit, but came behind a longer wait";
     }
     EXPECT_TRUE(bench.run());
-    EXPECT_EQ(bench.result(waits).ids.size(), 300u);
+    EXPECT_EQ(bench.result(waits).ids.size(), 30u);
 }
 
 TEST(Planner, Decoding_goes_on_beside_a_long_prompt) {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+// Pages on demand, and what happens when they run out: the newest reply waits, none fails
+// (engine.md 3.3).
+#include "host/engine/planner.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace tenon::engine {
+namespace {
+
+/// Order in which slots get pages: foreground before background, then by arrival.
+auto rank(const SequenceSpec& spec) {
+    return std::make_tuple(spec.background, spec.arrival_seq);
+}
+
+}  // namespace
+
+/// Pages that a reply of `known` tokens starts with: its tokens and two windows.
+int64_t Planner::first_pages(const SequenceSpec& spec, int64_t known) const {
+    return config_.pages_of(
+        std::min(known + 2 * int64_t{config_.window_rows}, spec.positions_needed()));
+}
+
+int64_t Planner::live_slots() const {
+    return std::count_if(slots_.begin(), slots_.end(),
+                         [](const Slot& s) { return s.state != SlotState::free; });
+}
+
+int64_t Planner::parked() const {
+    return std::count_if(parked_.begin(), parked_.end(),
+                         [](const Parked& p) { return p.spec != nullptr; });
+}
+
+/// Frees pages that nobody needs at once. False: there are none.
+bool Planner::give_up_pages() {
+    return false;
+}
+
+/// Makes sure that every decoding slot has pages for the window in flight and the next one; the
+/// oldest first. Where pages are missing, the newest slot is marked for parking and the older one
+/// rests until its pages come.
+void Planner::grow_pages() {
+    uint32_t order[kMaxSlots];
+    int32_t count = 0;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        slots_[i].starved = false;
+        if (slots_[i].state == SlotState::decoding && !slots_[i].parking) {
+            order[count++] = static_cast<uint32_t>(i);
+        }
+    }
+    std::sort(order, order + count, [this](uint32_t a, uint32_t b) {
+        return rank(*slots_[a].spec) < rank(*slots_[b].spec);
+    });
+    for (int32_t i = 0; i < count; ++i) {
+        Slot& s = slots_[order[i]];
+        if (s.parking) {
+            continue;
+        }
+        const int64_t reach = std::max(s.known(), s.length + 1) + 2 * int64_t{config_.window_rows};
+        const int64_t owned = static_cast<int64_t>(s.pages.size());
+        const int64_t need = config_.pages_of(std::min(reach, s.spec->positions_needed())) - owned;
+        if (need <= 0) {
+            continue;
+        }
+        while (pages_.free() < need && give_up_pages()) {
+        }
+        if (pages_.free() < need || !builder_.has_room(static_cast<uint64_t>(need), 0)) {
+            s.starved = true;
+            mark_newest(s);
+            continue;
+        }
+        s.pages.resize(static_cast<size_t>(owned + need));
+        const Span<int32_t> added(s.pages.data() + owned, static_cast<uint64_t>(need));
+        TENON_CHECK(pages_.take(added), "{} pages", need);
+        plan::PageMap map;
+        map.slot = order[i];
+        map.generation = s.generation;
+        map.first_index = static_cast<uint32_t>(owned);
+        map.count = static_cast<uint32_t>(need);
+        map.pages_off = builder_.add_pages(added);
+        builder_.page_maps.push_back(map);
+    }
+}
+
+/// Marks the newest slot that came after `older`; one at a time, since its pages may be enough.
+void Planner::mark_newest(const Slot& older) {
+    Slot* newest = nullptr;
+    for (Slot& s : slots_) {
+        if (s.state == SlotState::free || rank(*s.spec) <= rank(*older.spec)) {
+            continue;
+        }
+        if (s.parking) {
+            return;  // its pages come with the results of the step in flight
+        }
+        if (newest == nullptr || rank(*newest->spec) < rank(*s.spec)) {
+            newest = &s;
+        }
+    }
+    if (newest != nullptr) {
+        newest->parking = true;
+    }
+}
+
+/// After the results: marked slots that have not ended give their pages back.
+void Planner::park_marked() {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        Slot& s = slots_[i];
+        if (s.state == SlotState::free || !s.parking) {
+            continue;
+        }
+        const auto free = std::find_if(parked_.begin(), parked_.end(),
+                                       [](const Parked& p) { return p.spec == nullptr; });
+        TENON_CHECK(free != parked_.end(), "{} parked replies", parked_.size());
+        free->spec = s.spec;
+        free->emitted = s.emitted;
+        free->blocked_since = s.blocked_since;
+        std::swap(free->history, s.history);
+        effects_.push_back({EffectKind::parked, EndCause::complete, static_cast<uint32_t>(i),
+                            s.generation, s.spec});
+        close(i);
+    }
+}
+
+Planner::Parked* Planner::oldest_parked() {
+    Parked* oldest = nullptr;
+    for (Parked& p : parked_) {
+        if (p.spec != nullptr && (oldest == nullptr || rank(*p.spec) < rank(*oldest->spec))) {
+            oldest = &p;
+        }
+    }
+    return oldest;
+}
+
+/// The oldest first, and nobody past it: pages that would do for a shorter reply are kept for it.
+void Planner::resume_parked() {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        if (slots_[i].state != SlotState::free) {
+            continue;
+        }
+        Parked* p = oldest_parked();
+        if (p == nullptr) {
+            return;
+        }
+        const int64_t pages = first_pages(*p->spec, static_cast<int64_t>(p->history.tokens().size));
+        const int64_t wanted = pages + live_slots();
+        while (pages_.free() < wanted && give_up_pages()) {
+        }
+        if (pages_.free() < wanted ||
+            !builder_.has_room(static_cast<uint64_t>(pages),
+                               p->spec->bias.size + p->spec->counts.size)) {
+            return;
+        }
+        Waiting next;
+        next.spec = p->spec;
+        next.blocked_since = p->blocked_since;
+        next.parked = static_cast<int32_t>(p - parked_.data());
+        open(i, next);
+    }
+}
+
+}  // namespace tenon::engine
