@@ -101,7 +101,9 @@ void DraftPolicy::choose(Span<DraftRecord* const> records, int32_t streams, cons
     for (int32_t i = 0; i < count; ++i) {
         order[i] = i;
     }
-    std::stable_sort(order, order + count, [&](int32_t a, int32_t b) { return gain(a) > gain(b); });
+    std::sort(order, order + count, [&](int32_t a, int32_t b) {
+        return gain(a) != gain(b) ? gain(a) > gain(b) : a < b;  // std::stable_sort allocates
+    });
     double best_rate = streams / costs.window_us(streams);
     int32_t chosen = 0;
     double tokens = streams, rows = streams;

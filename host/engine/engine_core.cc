@@ -175,9 +175,6 @@ void EngineCore::take_effects() {
         Reply& reply = reply_of(*effect.spec);
         if (effect.kind == EffectKind::parked) {
             metrics_.preemptions->add(1);
-            host_.log(LogLevel::info, "engine",
-                      format("parked request={} reply={} emitted={}", reply.request, reply.reply,
-                             reply.emitted));
         } else if (effect.kind == EffectKind::started) {
             reply.started = true;
             reply.admitted_us = host_.now_us();

@@ -89,6 +89,7 @@ TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
     options.draft_max = 5;
     EngineSettings settings;
     settings.draft_depth = 4;
+    settings.copy_drafts = true;
     LoopBench bench(options, settings);
     bench.host.on_thread(&note_thread);
     bench.host.log_from(LogLevel::warn);  // kept lines would look like growth
