@@ -2,13 +2,15 @@
 // Descriptor of the plugin `exl3`.
 #include "tenon/plugin.h"
 
+#include "backend_cuda.h"
 #include "format.h"
 
 namespace {
 
 tenon::Status probe(const tenon::ProbeEnv&, tenon::ProbeResult* out) noexcept {
     out->score = 100;
-    tenon::set_text(out->reason, "reads EXL3 on the CPU");
+    tenon::set_text(out->reason, tenon::exl3::has_cuda() ? "reads EXL3 on CPUs and NVIDIA GPUs"
+                                                        : "reads EXL3 on the CPU");
     return {};
 }
 

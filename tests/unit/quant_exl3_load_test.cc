@@ -3,6 +3,7 @@
 // (docs/exl3.md 4 and 7.10, 7.11).
 #include "plugins/quant_exl3/format.h"
 #include "quant_exl3_util.h"
+#include "quant_forms.h"
 #include "tenon/testing/quant_harness.h"
 
 namespace tenon::testing {
@@ -12,7 +13,7 @@ using exl3::Codebook;
 
 class Exl3Shards : public ::testing::TestWithParam<const char*> {
   protected:
-    QuantBench bench{exl3::make_format(), GetParam()};
+    QuantBench bench{format_for(GetParam(), exl3::make_format()), GetParam()};
 };
 
 // Columns of one rank: the bits of the whole matrix, since no sum is cut.
@@ -196,11 +197,8 @@ TEST_P(Exl3Shards, A_group_equals_its_members_one_by_one) {
     EXPECT_EQ(group->device_bytes(), bytes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Exl3Shards, ::testing::Values("cpu-reference", "cpu-test"),
-                         [](const auto& param_info) {
-                             return std::string_view(param_info.param) == "cpu-test" ? "Fast"
-                                                                                     : "Reference";
-                         });
+INSTANTIATE_TEST_SUITE_P(Forms, Exl3Shards, ::testing::ValuesIn(archs_here()),
+                         [](const auto& param_info) { return arch_name(param_info.param); });
 
 class Exl3Errors : public ::testing::Test {
   protected:

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "quant_exl3_util.h"
+#include "quant_forms.h"
 #include "tenon/testing/quant_harness.h"
 #include "tenon/testing/safetensors.h"
 
@@ -105,7 +106,7 @@ std::string fixture(const char* name) {
 
 class Exl3Weight : public ::testing::TestWithParam<const char*> {
   protected:
-    QuantBench bench{exl3::make_format(), GetParam()};
+    QuantBench bench{format_for(GetParam(), exl3::make_format()), GetParam()};
 };
 
 /// The checksum that the original run noted for a layer's inner weight.
@@ -187,7 +188,9 @@ TEST_P(Exl3Weight, Golden_layers_multiply_within_the_stated_tolerances) {
             }
         }
         const std::vector<double> ours = widen(y);
-        EXPECT_LE(relative_rms(ours.data(), expected.data(), 17 * 256), 2e-6) << layer;
+        EXPECT_LE(relative_rms(ours.data(), expected.data(), 17 * 256),
+                  on_gpu(GetParam()) ? 4e-4 : 2e-6)
+            << layer;
         const TensorView y32 = file.tensor(layer + ".y32");
         const std::vector<double> theirs(y32.as<float>(), y32.as<float>() + 17 * 256);
         EXPECT_LE(relative_rms(ours.data(), theirs.data(), 17 * 256), 2e-3) << layer;
@@ -230,7 +233,9 @@ TEST_P(Exl3Weight, Golden_half_rate_layers_equal_their_stored_weight_and_output)
         const TensorView expected = file.tensor(layer + ".y");
         const std::vector<double> theirs(expected.as<float>(),
                                          expected.as<float>() + expected.elements());
-        EXPECT_LE(relative_rms(widen(y).data(), theirs.data(), expected.elements()), 1e-5) << layer;
+        EXPECT_LE(relative_rms(widen(y).data(), theirs.data(), expected.elements()),
+                  on_gpu(GetParam()) ? 4e-4 : 1e-5)
+            << layer;
     }
 }
 
@@ -284,7 +289,8 @@ TEST_P(Exl3Weight, Worked_layer_of_the_format_description) {
                                                   {2, -0.888388367},  {3, -0.0754501857},
                                                   {77, -0.101889627}, {127, -0.56753784}};
     for (const auto& [c, value] : expected) {
-        EXPECT_NEAR(static_cast<double>(y[c]), value, 2e-6);
+        // A GPU rounds rotated rows to f16 here: 2^-12 of values up to 4 times their rms.
+        EXPECT_NEAR(static_cast<double>(y[c]), value, on_gpu(GetParam()) ? 4e-4 : 2e-6);
     }
 }
 
@@ -513,11 +519,8 @@ TEST_P(Exl3Weight, One_matrix_may_hold_all_groups_side_by_side) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Exl3Weight, ::testing::Values("cpu-reference", "cpu-test"),
-                         [](const auto& param_info) {
-                             return std::string_view(param_info.param) == "cpu-test" ? "Fast"
-                                                                                     : "Reference";
-                         });
+INSTANTIATE_TEST_SUITE_P(Forms, Exl3Weight, ::testing::ValuesIn(archs_here()),
+                         [](const auto& param_info) { return arch_name(param_info.param); });
 
 }  // namespace
 }  // namespace tenon::testing

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "check.h"
 #include "facets.h"
 #include "tenon/numeric.h"
 
@@ -117,38 +118,7 @@ class Experts final : public Implements<Experts, QuantExperts> {
 
     Status check(const ExpertsArgs& args) const {
         const std::string& name = desc_.name;
-        const int64_t rows = args.x.shape[0];
-        if (args.x.dtype != DType::bf16 || args.x.rank != 2 || args.x.shape[1] != desc_.hidden) {
-            return error(Code::invalid_argument, "experts {}: x is {}, expected bf16[T, {}]", name,
-                         describe(args.x), desc_.hidden);
-        }
-        if (args.ids.dtype != DType::i32 || args.ids.rank != 2 || args.ids.shape[0] != rows ||
-            !args.ids.dense()) {
-            return error(Code::invalid_argument, "experts {}: ids is {}, expected dense i32[{}, k]",
-                         name, describe(args.ids), rows);
-        }
-        if (args.weights.dtype != DType::f32 || args.weights.rank != 2 ||
-            args.weights.shape[0] != rows || args.weights.shape[1] != args.ids.shape[1] ||
-            !args.weights.dense()) {
-            return error(Code::invalid_argument,
-                         "experts {}: weights is {}, expected dense f32[{}, {}]", name,
-                         describe(args.weights), rows, args.ids.shape[1]);
-        }
-        if (args.out.dtype != DType::f32 || args.out.rank != 2 || args.out.shape[0] != rows ||
-            args.out.shape[1] != desc_.hidden) {
-            return error(Code::invalid_argument, "experts {}: out is {}, expected f32[{}, {}]",
-                         name, describe(args.out), rows, desc_.hidden);
-        }
-        if (rows == 0) {
-            return {};
-        }
-        for (const auto& [field, view] : {std::pair{"x", args.x}, std::pair{"out", args.out}}) {
-            if (view.null() || (view.stride[1] != 1 && view.shape[1] != 1)) {
-                return error(Code::invalid_argument,
-                             "experts {}: {} is null or has an innermost stride other than 1", name,
-                             field);
-            }
-        }
+        TENON_TRY(check_experts(name, desc_.hidden, args));
         const auto count = static_cast<int64_t>(desc_.experts.size());
         for (int64_t i = 0; i < args.ids.elements(); ++i) {
             const int32_t id = args.ids.as<int32_t>()[i];

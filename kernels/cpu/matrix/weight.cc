@@ -2,49 +2,12 @@
 // QuantWeight, QuantDequant and QuantGroup over Matrix: argument checks and the lists of products.
 #include <algorithm>
 
+#include "check.h"
 #include "facets.h"
 
 namespace tenon::packed {
 
 namespace {
-
-bool is_float_row(DType t) {
-    return t == DType::bf16 || t == DType::f32;
-}
-
-Status check_rows(const std::string& name, StrView field, const TensorView& v, int rank,
-                  int64_t rows, const int64_t* tail) {
-    std::string want = "[" + (rows < 0 ? std::string("T") : std::to_string(rows));
-    bool good = v.rank == rank && (rows < 0 || v.shape[0] == rows);
-    for (int i = 1; i < rank; ++i) {
-        want += ", " + std::to_string(tail[i - 1]);
-        good = good && v.shape[i] == tail[i - 1];
-    }
-    want += "]";
-    if (!good || !is_float_row(v.dtype)) {
-        return error(Code::invalid_argument, "linear {}: {} is {}, expected bf16 or f32{}", name,
-                     field, describe(v), want);
-    }
-    if (v.elements() == 0) {
-        return {};
-    }
-    if (v.null()) {
-        return error(Code::invalid_argument, "linear {}: {} is null", name, field);
-    }
-    if (v.stride[rank - 1] != 1 && v.shape[rank - 1] != 1) {
-        return error(Code::invalid_argument, "linear {}: {} has innermost stride {}, expected 1",
-                     name, field, v.stride[rank - 1]);
-    }
-    return {};
-}
-
-void drop_group(TensorView* v) {
-    if (v->rank == 3 && v->shape[1] == 1) {
-        v->rank = 2;
-        v->shape[1] = v->shape[2];
-        v->stride[1] = v->stride[2];
-    }
-}
 
 class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
   public:
@@ -71,16 +34,8 @@ class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
         const Matrix& m = *groups_[0];
         const auto count = static_cast<int64_t>(groups_.size());
         LinearArgs args = request;
-        if (count == 1) {  // one group of a cut block-diagonal weight may keep its group dimension
-            drop_group(&args.x);
-            drop_group(&args.y);
-        }
+        TENON_TRY(check_linear(name_, count, m.in(), m.out(), &args));
         const int64_t rows = args.x.shape[0];
-        const int rank = count == 1 ? 2 : 3;
-        const int64_t x_tail[] = {count == 1 ? m.in() : count, m.in()};
-        const int64_t y_tail[] = {count == 1 ? m.out() : count, m.out()};
-        TENON_TRY(check_rows(name_, "x", args.x, rank, -1, x_tail));
-        TENON_TRY(check_rows(name_, "y", args.y, rank, rows, y_tail));
         if (rows == 0) {
             return {};
         }
@@ -107,15 +62,7 @@ class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
         return guard([&]() -> Status {
             const int64_t out = groups_[0]->out();
             const int64_t total = out * static_cast<int64_t>(groups_.size());
-            if (dst.dtype != DType::f32 || dst.rank != 2 || dst.shape[1] != groups_[0]->in()) {
-                return error(Code::invalid_argument,
-                             "dequantize {}: dst is {}, expected f32[rows, {}]", name_,
-                             describe(dst), groups_[0]->in());
-            }
-            if (row0 < 0 || dst.shape[0] > total - row0) {
-                return error(Code::invalid_argument, "dequantize {}: rows [{}, {} + {}) of {}",
-                             name_, row0, row0, dst.shape[0], total);
-            }
+            TENON_TRY(check_dequantize(name_, total, groups_[0]->in(), row0, dst));
             int64_t done = 0;
             while (done < dst.shape[0]) {
                 const int64_t g = (row0 + done) / out;
@@ -156,6 +103,7 @@ class Group final : public Implements<Group, QuantGroup> {
                 }
             }
             staged_by_.push_back(static_cast<int32_t>(by));
+            outs_.push_back(members_[i]->out());
         }
     }
 
@@ -174,18 +122,11 @@ class Group final : public Implements<Group, QuantGroup> {
 
     Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
                   Stream&) noexcept override {
-        if (ys.size != members_.size()) {
-            return error(Code::invalid_argument, "linear {}: {} outputs, expected {}", name_,
-                         ys.size, members_.size());
-        }
+        TENON_TRY(check_group(name_, members_[0]->in(), outs_, x, ys));
         const int64_t rows = x.shape[0];
-        const int64_t x_tail[] = {members_[0]->in()};
-        TENON_TRY(check_rows(name_, "x", x, 2, -1, x_tail));
         Product products[kMaxProducts];
         const Span<Product> list = fill(products);
         for (uint64_t i = 0; i < ys.size; ++i) {
-            const int64_t y_tail[] = {members_[i]->out()};
-            TENON_TRY(check_rows(name_, "y", ys[i], 2, rows, y_tail));
             Product& p = products[i];
             p.x.data = x.data;
             p.x.dtype = x.dtype;
@@ -215,6 +156,7 @@ class Group final : public Implements<Group, QuantGroup> {
     std::string name_;
     std::vector<std::unique_ptr<Matrix>> members_;
     std::vector<int32_t> staged_by_;
+    std::vector<int64_t> outs_;
     ParallelFor* pool_;
 };
 

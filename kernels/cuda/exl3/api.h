@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// EXL3 on a GPU: what the format plugin calls. Every call enqueues on a stream and returns; nothing
+// allocates or waits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "params.h"
+
+namespace tenon::exl3::cuda {
+
+/// Orders the words of a trellis for the kernels.
+///
+/// trellis  device, u16 [k / 16, n / 16, 8 * twice_k] as stored in a checkpoint
+/// words    device, packed_words(k, n, twice_k), 16-byte aligned; disjoint from trellis
+cudaError_t repack(const uint16_t* trellis, uint32_t* words, int64_t k, int64_t n, int twice_k,
+                   cudaStream_t stream);
+
+/// Inner weights [k, n] as halves, bit for bit as the format defines them.
+cudaError_t decode_inner(const Weight& w, uint16_t* inner, cudaStream_t stream);
+
+/// W rows [row0, row0 + rows) as f32 [rows, in], computed in double and rounded once. `stride` in
+/// elements.
+cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,
+                       cudaStream_t stream);
+
+/// y = x W^T of the call's jobs, or of the experts that its rows chose. Any number of rows; bits of
+/// a row do not depend on it. Class I, regime decode.
+cudaError_t linear(const LinearCall& call, cudaStream_t stream);
+
+/// a = bf16(weight silu(g) u) by entry, with g and u rounded to bf16 and clamped (ops.md 3.4).
+struct ActivationCall {
+    int32_t rows = 0, k = 0, width = 0;
+    const float* gate = nullptr;  ///< [entries, width]
+    const float* up = nullptr;
+    const float* weights = nullptr;  ///< [rows, k]
+    float limit = 0;
+    uint16_t* a = nullptr;  ///< bf16 [entries, a_stride]
+    int64_t a_stride = 0;
+};
+cudaError_t activate(const ActivationCall& call, cudaStream_t stream);
+
+/// out[t] = sum over the slots of t that have an expert here, ascending, then the shared expert.
+struct CombineCall {
+    int32_t rows = 0, k = 0, width = 0, experts = 0;
+    const Weight* table = nullptr;  ///< device: [experts + 1] down projections
+    const int32_t* ids = nullptr;
+    const float* products = nullptr;  ///< [entries, width]
+    bool round = true;                ///< each product to bf16 first
+    float* out = nullptr;
+    int64_t out_stride = 0;
+};
+cudaError_t combine(const CombineCall& call, cudaStream_t stream);
+
+}  // namespace tenon::exl3::cuda

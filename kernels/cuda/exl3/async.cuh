@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// Barriers, bulk copies, clusters and dependent launches, as thin wrappers over PTX.
+#pragma once
+
+#include <cstdint>
+
+namespace tenon::exl3::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals));
+}
+/// Makes initialised barriers visible to the copy engine.
+__device__ __forceinline__ void fence_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/// Orders this thread's view of shared memory before bulk copies that it starts.
+__device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "AGAIN:\n\t"
+        "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n\t"
+        "@p bra DONE;\n\t"
+        "bra AGAIN;\n\t"
+        "DONE:\n\t}" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+/// Copies `bytes` (a multiple of 16) from global to shared memory; weights are read once.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes,
+                                          uint64_t* barrier) {
+    asm volatile(
+        "{\n\t.reg .b64 policy;\n\t"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n\t"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], policy;\n\t}" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+__device__ __forceinline__ void cluster_arrive(int blocks) {
+    if (blocks > 1) {
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    }
+}
+__device__ __forceinline__ void cluster_wait(int blocks) {
+    if (blocks > 1) {
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    }
+}
+__device__ __forceinline__ void cluster_sync(int blocks) {
+    if (blocks > 1) {
+        cluster_arrive(blocks);
+        cluster_wait(blocks);
+    } else {
+        __syncthreads();
+    }
+}
+/// Writes into the shared memory of block `rank` of the cluster, at the same place as `to` here.
+__device__ __forceinline__ void store_cluster(float* to, int rank, int blocks, float value) {
+    if (blocks == 1) {
+        *to = value;
+        return;
+    }
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(remote)
+                 : "r"(shared_address(to)), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_cluster(long long* to, int rank, int blocks,
+                                              long long value) {
+    if (blocks == 1) {
+        *to = value;
+        return;
+    }
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(remote)
+                 : "r"(shared_address(to)), "r"(rank));
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
+}
+/// Atomic maximum at the place of `to` in block `rank`.
+__device__ __forceinline__ void max_cluster(unsigned int* to, int rank, int blocks,
+                                            unsigned int value) {
+    if (blocks == 1) {
+        atomicMax(to, value);
+        return;
+    }
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(remote)
+                 : "r"(shared_address(to)), "r"(rank));
+    asm volatile("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;" ::"r"(remote), "r"(value)
+                 : "memory");
+}
+
+/// Dependent launch: everything before this call may overlap the previous kernel of the stream.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void let_next_kernel_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+}  // namespace tenon::exl3::cuda

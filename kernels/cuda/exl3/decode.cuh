@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// Windows of a run and the codebooks, in registers.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "layout.h"
+
+namespace tenon::exl3::cuda {
+
+constexpr uint32_t kInst3Multiplier = 89226354u;
+constexpr uint32_t kInst3Addend = 64248484u;
+constexpr uint32_t kMcgMultiplier = 0xCBAC1FEDu;
+constexpr uint32_t kMul1Multiplier = 0x83DCD12Du;
+
+/// Words of one run that are held in registers: the word before it (its low half counts), then the
+/// run.
+TENON_HD constexpr int run_registers(int twice_k) {
+    return 1 + (twice_k + 1) / 2;
+}
+
+/// The low half of a register. Shifts and masks share one pipe, products the other, so half of the
+/// masks are written as a product.
+template <bool kByProduct>
+__device__ __forceinline__ uint32_t low_half(uint32_t v) {
+    if constexpr (kByProduct) {
+        return __dp2a_lo(v, 1u, 0u);
+    } else {
+        return v & 0xFFFFu;
+    }
+}
+
+/// State of position kQ of a run: 16 bits that end at run_end, first bit most significant.
+template <int kTwiceK, int kQ>
+__device__ __forceinline__ uint32_t window(const uint32_t (&run)[run_registers(kTwiceK)]) {
+    constexpr int kEnd = run_end(kTwiceK, kQ);
+    constexpr int kWord = (kEnd - 1) / 32;
+    constexpr int kShift = (32 - kEnd % 32) % 32;
+    constexpr bool kByProduct = (kQ & 1) != 0;
+    if constexpr (kShift == 0) {
+        return low_half<kByProduct>(run[1 + kWord]);
+    } else if constexpr (kShift == 16) {
+        return run[1 + kWord] >> 16;
+    } else if constexpr (kShift == 8) {
+        return __byte_perm(run[1 + kWord], 0, 0x4421);
+    } else if constexpr (kShift < 16) {
+        return low_half<kByProduct>(run[1 + kWord] >> kShift);
+    } else {
+        return low_half<kByProduct>(__funnelshift_r(run[1 + kWord], run[kWord], kShift));
+    }
+}
+
+/// What the tensor core is fed with: mul1 as four bytes whose sum is the weight's index, the others
+/// as two halves whose sum is the weight.
+template <Code kCode>
+__device__ __forceinline__ uint32_t raw_weight(uint32_t state) {
+    if constexpr (kCode == Code::mul1) {
+        return state * kMul1Multiplier;
+    } else if constexpr (kCode == Code::mcg) {
+        return ((state * kMcgMultiplier) & 0x8FFF8FFFu) ^ 0x3B603B60u;
+    } else {
+        return ((state * kInst3Multiplier + kInst3Addend) & 0x8FFF8FFFu) ^ 0x3B603B60u;
+    }
+}
+
+/// The weight itself, bit for bit as the format defines it.
+template <Code kCode>
+__device__ __forceinline__ __half exact_weight(uint32_t state) {
+    const uint32_t raw = raw_weight<kCode>(state);
+    if constexpr (kCode == Code::mul1) {
+        const uint32_t biased = __dp4a(raw, 0x01010101u, 0x6400u);
+        return __hfma(__ushort_as_half(static_cast<unsigned short>(biased)),
+                      __ushort_as_half(0x1EEE), __ushort_as_half(0xC931));
+    } else {
+        return __hadd(__ushort_as_half(static_cast<unsigned short>(raw & 0xFFFFu)),
+                      __ushort_as_half(static_cast<unsigned short>(raw >> 16)));
+    }
+}
+
+/// Loads the four runs of a lane from a unit (shared or global memory).
+template <int kTwiceK>
+__device__ __forceinline__ void load_runs(const uint32_t* unit, int lane,
+                                          uint32_t (&runs)[4][run_registers(kTwiceK)]) {
+    const int before = (lane - 4) & 31;  // the stream of a tile is circular
+    if constexpr (kTwiceK % 2 == 0) {
+        constexpr int kWords = kTwiceK / 2;
+        const auto* quads = reinterpret_cast<const uint4*>(unit);
+        const uint4 last = quads[(kWords - 1) * 32 + before];
+        runs[0][0] = last.x;
+        runs[1][0] = last.y;
+        runs[2][0] = last.z;
+        runs[3][0] = last.w;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const uint4 quad = quads[i * 32 + lane];
+            runs[0][1 + i] = quad.x;
+            runs[1][1 + i] = quad.y;
+            runs[2][1 + i] = quad.z;
+            runs[3][1 + i] = quad.w;
+        }
+    } else {
+        // A string holds two runs of kTwiceK / 2 words; the second starts in the middle of a word.
+        constexpr int kHalf = kTwiceK / 2;
+        const auto* pairs = reinterpret_cast<const uint2*>(unit);
+        uint32_t words[2][kTwiceK];
+#pragma unroll
+        for (int i = 0; i < kTwiceK; ++i) {
+            const uint2 pair = pairs[i * 32 + lane];
+            words[0][i] = pair.x;
+            words[1][i] = pair.y;
+        }
+        const uint2 middle = pairs[kHalf * 32 + before];
+        const uint2 last = pairs[(kTwiceK - 1) * 32 + before];
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            runs[2 * s][0] = (s == 0 ? middle.x : middle.y) >> 16;
+            runs[2 * s + 1][0] = s == 0 ? last.x : last.y;
+#pragma unroll
+            for (int i = 0; i <= kHalf; ++i) {
+                runs[2 * s][1 + i] = words[s][i];
+                runs[2 * s + 1][1 + i] =
+                    i < kHalf ? __funnelshift_l(words[s][kHalf + i + 1], words[s][kHalf + i], 16)
+                              : words[s][kTwiceK - 1] << 16;
+            }
+        }
+    }
+}
+
+}  // namespace tenon::exl3::cuda

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// The decoded weight: inner halves, and W itself in double.
+#include <utility>
+
+#include "api.h"
+#include "decode.cuh"
+#include "dispatch.cuh"
+
+namespace tenon::exl3::cuda {
+
+namespace {
+
+template <int kTwiceK, Code kCode, class Store, int... kPositions>
+__device__ __forceinline__ void decode_run(const uint32_t (&run)[run_registers(kTwiceK)],
+                                           Store&& store,
+                                           std::integer_sequence<int, kPositions...>) {
+    (store(run_row(kPositions), run_column(kPositions),
+           exact_weight<kCode>(window<kTwiceK, kPositions>(run))),
+     ...);
+}
+
+// A warp decodes a unit; store(row, column, half) with row and column in the unit.
+template <int kTwiceK, Code kCode, class Store>
+__device__ __forceinline__ void decode_unit(const uint32_t* unit, Store&& store) {
+    const int lane = threadIdx.x % 32;
+    uint32_t runs[4][run_registers(kTwiceK)];
+    load_runs<kTwiceK>(unit, lane, runs);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+        decode_run<kTwiceK, kCode>(
+            runs[t],
+            [&](int row, int column, __half v) {
+                store(16 * (lane % 4) + row, 16 * t + lane / 4 + column, v);
+            },
+            std::make_integer_sequence<int, 32>{});
+    }
+}
+
+template <int kTwiceK, Code kCode>
+__global__ void inner_kernel(const uint32_t* words, __half* inner, int k, int n) {
+    const int k_unit = blockIdx.x, n_unit = blockIdx.y;
+    const uint32_t* unit = words + unit_index(k / kUnit, k_unit, n_unit) * unit_words(kTwiceK);
+    decode_unit<kTwiceK, kCode>(unit, [&](int row, int column, __half v) {
+        inner[int64_t{k_unit * kUnit + row} * n + n_unit * kUnit + column] = v;
+    });
+}
+
+__device__ void butterflies(double* v, int stride) {
+    for (int half = 1; half < kBlock; half *= 2) {
+        for (int i = 0; i < kBlock; ++i) {
+            if ((i & half) == 0) {
+                const double a = v[i * stride], b = v[(i + half) * stride];
+                v[i * stride] = a + b;
+                v[(i + half) * stride] = a - b;
+            }
+        }
+    }
+}
+
+// One block of 128 threads a rotation block. The butterflies of halves are exact in double, so each
+// element is rounded by the scales and once to f32.
+template <int kTwiceK, Code kCode>
+__global__ void dequantize_kernel(Weight w, int64_t row0, int64_t rows, float* dst,
+                                  int64_t stride) {
+    extern __shared__ double block[];  // [128][129]
+    constexpr int kStride = kBlock + 1;
+    const int kb = blockIdx.x;
+    const auto nb = static_cast<int>(row0 / kBlock + blockIdx.y);
+    const int warp = threadIdx.x / 32;
+    const uint32_t* unit = w.words + unit_index(w.k / kUnit, 2 * kb + warp / 2, 2 * nb + warp % 2) *
+                                         unit_words(kTwiceK);
+    decode_unit<kTwiceK, kCode>(unit, [&](int row, int column, __half v) {
+        block[(kUnit * (warp / 2) + row) * kStride + kUnit * (warp % 2) + column] =
+            static_cast<double>(__half2float(v));
+    });
+    __syncthreads();
+    const int i = threadIdx.x;
+    butterflies(block + i * kStride, 1);
+    __syncthreads();
+    butterflies(block + i, kStride);
+    __syncthreads();
+    const int channel = kb * kBlock + i;
+    if (channel >= w.in) {
+        return;
+    }
+    const auto suh = static_cast<double>(__half2float(__ushort_as_half(w.suh[channel])));
+    for (int c = 0; c < kBlock; ++c) {
+        const int64_t column = int64_t{nb} * kBlock + c;
+        if (column < row0 || column >= row0 + rows) {
+            continue;
+        }
+        const double scale_out =
+            static_cast<double>(__half2float(__ushort_as_half(w.svh[column]))) / 128.0;
+        dst[(column - row0) * stride + channel] =
+            static_cast<float>(suh * scale_out * block[i * kStride + c]);
+    }
+}
+
+}  // namespace
+
+cudaError_t decode_inner(const Weight& w, uint16_t* inner, cudaStream_t stream) {
+    const bool known = dispatch(w.twice_k, w.code, [&](auto rate, auto code) {
+        inner_kernel<decltype(rate)::value, decltype(code)::value>
+            <<<dim3(w.k / kUnit, w.n / kUnit), 32, 0, stream>>>(
+                w.words, reinterpret_cast<__half*>(inner), w.k, w.n);
+    });
+    return known ? cudaGetLastError() : cudaErrorInvalidValue;
+}
+
+cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,
+                       cudaStream_t stream) {
+    if (rows == 0) {
+        return cudaSuccess;
+    }
+    const int64_t blocks = (row0 + rows + kBlock - 1) / kBlock - row0 / kBlock;
+    constexpr int kBytes = kBlock * (kBlock + 1) * static_cast<int>(sizeof(double));
+    cudaError_t status = cudaSuccess;
+    const bool known = dispatch(w.twice_k, w.code, [&](auto rate, auto code) {
+        auto* kernel = &dequantize_kernel<decltype(rate)::value, decltype(code)::value>;
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+        if (status == cudaSuccess) {
+            kernel<<<dim3(w.k / kBlock, static_cast<unsigned int>(blocks)), kBlock, kBytes,
+                     stream>>>(w, row0, rows, dst, stride);
+            status = cudaGetLastError();
+        }
+    });
+    return known ? status : cudaErrorInvalidValue;
+}
+
+}  // namespace tenon::exl3::cuda

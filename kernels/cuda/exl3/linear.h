@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// The instances of the linear kernel: one source file a rate.
+#pragma once
+
+#include "api.h"
+
+namespace tenon::exl3::cuda {
+
+/// Enqueues rows [row0, row0 + rows) of a call, 1 to 16 of them. `slice` is the longest slice.
+using LaunchFn = cudaError_t (*)(const LinearCall& call, int row0, int rows, int slice,
+                                 cudaStream_t stream);
+
+/// The launcher of a rate; it knows the codes.
+template <int kTwiceK>
+cudaError_t launch_rate(const LinearCall& call, int row0, int rows, int slice, cudaStream_t stream);
+
+/// Rows [row0, row0 + rows) of mul1 jobs, 1 to 8 of them, by the exact kernel.
+template <int kTwiceK>
+cudaError_t launch_exact(const LinearCall& call, int row0, int rows, cudaStream_t stream);
+
+}  // namespace tenon::exl3::cuda

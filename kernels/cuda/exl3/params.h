@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// What the EXL3 kernels are called with. Plain data, no CUDA types, so that host code can include
+// it.
+#pragma once
+
+#include <cstdint>
+
+#include "layout.h"
+
+namespace tenon::exl3::cuda {
+
+/// One packed matrix in device memory. k and n are multiples of 128; `in` and `out` of them exist.
+struct Weight {
+    const uint32_t* words = nullptr;
+    const uint16_t* suh = nullptr;  ///< half[k]
+    const uint16_t* svh = nullptr;  ///< half[n]
+    const float* bias = nullptr;    ///< [n] or null
+    int32_t k = 0, n = 0;
+    int32_t in = 0, out = 0;
+    int32_t twice_k = 0;
+    Code code = Code::mul1;
+};
+
+enum class Element : int32_t { bf16 = 0, f32 = 1 };
+
+/// One product of a launch. All jobs of a launch share k, rate, code, rows and slices.
+struct Job {
+    const uint32_t* words = nullptr;
+    const uint16_t* suh = nullptr;
+    const uint16_t* svh = nullptr;
+    const float* bias = nullptr;
+    const void* x = nullptr;
+    void* y = nullptr;
+    int64_t x_stride = 0;  ///< elements
+    int64_t y_stride = 0;
+    int32_t out = 0;
+    Element y_element = Element::bf16;
+    int32_t blocks = 0;     ///< of 128 columns
+    int32_t block_end = 0;  ///< of this job and of those before it
+};
+constexpr int kMaxJobs = 8;
+
+/// A launch over the experts that rows chose, instead of over jobs. One thread block column per
+/// (row, slot) entry, of which the first with an expert works for all of its rows.
+struct ExpertCall {
+    const Weight* table = nullptr;  ///< device: [experts + 1], the last is the shared expert
+    const int32_t* ids = nullptr;   ///< device: [rows, k]
+    int32_t experts = 0;
+    int32_t k = 0;
+    bool has_shared = false;
+    bool x_by_entry = false;  ///< x row of an entry is the entry itself, not its token
+    const void* x = nullptr;
+    int64_t x_stride = 0;
+    float* y = nullptr;  ///< f32 [rows * (k + 1), n] by entry row * (k + 1) + slot
+    int64_t y_stride = 0;
+    int32_t blocks = 0;  ///< n / 128
+};
+
+struct LinearCall {
+    int32_t rows = 0;
+    int32_t k = 0;
+    int32_t in = 0;
+    int32_t twice_k = 0;
+    Code code = Code::mul1;
+    int32_t slices = 1;
+    Element x_element = Element::bf16;
+    int32_t job_count = 0;  ///< 0: `experts` describes the products
+    Job jobs[kMaxJobs];
+    ExpertCall experts;
+};
+
+}  // namespace tenon::exl3::cuda

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// Shared memory of the linear kernel, for host and device.
+#pragma once
+
+#include "layout.h"
+
+namespace tenon::exl3::cuda {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kSplits =
+    kWarps / 2;             ///< warps that share 64 columns split k; fixed: part of the bits
+constexpr int kStages = 4;  ///< units that a warp keeps in flight
+constexpr int kSumStride = kBlock + 4;
+constexpr int kMaxRows = 16;             ///< of one launch
+constexpr int kRowsExact = 8;            ///< of one launch of the exact kernel
+constexpr int kHeaderBytes = 640;        ///< barriers, scales, row numbers
+constexpr int kSharedMost = 227 * 1024;  ///< of a block on sm_90
+/// Bytes of the smallest shared memory that a supported device gives a block.
+TENON_HD constexpr int shared_limit() {
+    return kSharedMost;
+}
+
+/// Rows that one n8 block of the tensor core carries.
+TENON_HD constexpr int rows_per_block(Code code) {
+    return code == Code::mul1 ? 4 : 8;
+}
+/// Bytes of staged x per 16 rows of k and n8 block: eight columns of 16 digits or halves.
+TENON_HD constexpr int staged_tile_bytes(Code code) {
+    return code == Code::mul1 ? 128 : 256;
+}
+
+/// Offsets in bytes.
+struct SmemLayout {
+    int ring, staged, rotated, sums, total;
+};
+
+/// `n_blocks` n8 blocks for `rows` rows; `slice` is the longest slice.
+TENON_HD constexpr SmemLayout smem_layout(Code code, int twice_k, int n_blocks, int rows,
+                                          int slice) {
+    SmemLayout l{};
+    int at = kHeaderBytes;
+    l.ring = at;
+    const int ring = kWarps * kStages * unit_words(twice_k) * 4;
+    const int slots = kSplits * 8 * n_blocks * kSumStride * 4;  // take the place of the ring
+    at += ring > slots ? ring : slots;
+    l.staged = at;
+    at += n_blocks * (slice / 16) * staged_tile_bytes(code);
+    l.rotated = at;  // f32 [rows][slice]
+    at += rows * slice * 4;
+    l.sums = at;  // f32 [ceil(rows / slices)][slices][128]
+    at += (rows + 7) * kBlock * 4;
+    l.total = at;
+    return l;
+}
+
+/// n8 blocks that an instance for `rows` rows has.
+constexpr int n_blocks_of(Code code, int rows) {
+    const int per = rows_per_block(code);
+    return rows <= per ? 1 : (rows <= 2 * per ? 2 : 4);
+}
+
+/// Most rows of a launch, at most kMaxRows.
+constexpr int rows_that_fit(Code code, int twice_k, int slice) {
+    int rows = kMaxRows;
+    while (rows > 0 && smem_layout(code, twice_k, n_blocks_of(code, rows), rows, slice).total >
+                           shared_limit()) {
+        --rows;
+    }
+    return rows;
+}
+
+}  // namespace tenon::exl3::cuda

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: MIT
+// QuantWeight, QuantGroup and QuantExperts of EXL3 on a GPU: checks on the host, then launches.
+#include "backend_cuda.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/matrix/check.h"
+#include "kernels/cuda/exl3/experts_exact.h"
+#include "upload_cuda.h"
+
+namespace tenon::exl3 {
+
+namespace {
+
+cuda::Element element_of(DType dtype) {
+    return dtype == DType::f32 ? cuda::Element::f32 : cuda::Element::bf16;
+}
+
+bool same_instance(const cuda::Weight& a, const cuda::Weight& b) {
+    return a.twice_k == b.twice_k && a.code == b.code && a.k == b.k;
+}
+
+/// Collects products of one x, and launches those that share an instance together.
+class Launcher {
+  public:
+    Launcher(const TensorView& x, int64_t rows, cudaStream_t stream) : stream_(stream) {
+        call_.rows = static_cast<int32_t>(rows);
+        call_.x_element = element_of(x.dtype);
+    }
+
+    cudaError_t add(const cuda::Weight& w, const void* x, int64_t x_stride, void* y,
+                    int64_t y_stride, DType y_dtype) {
+        if (call_.job_count == cuda::kMaxJobs ||
+            (call_.job_count > 0 && !same_instance(first_, w))) {
+            if (const cudaError_t status = flush(); status != cudaSuccess) {
+                return status;
+            }
+        }
+        if (call_.job_count == 0) {
+            first_ = w;
+            call_.k = w.k;
+            call_.in = w.in;
+            call_.twice_k = w.twice_k;
+            call_.code = w.code;
+            call_.slices = cuda::slices_of(w.k);
+        }
+        const int32_t before = call_.job_count == 0 ? 0 : call_.jobs[call_.job_count - 1].block_end;
+        cuda::Job& job = call_.jobs[call_.job_count++];
+        job.words = w.words;
+        job.suh = w.suh;
+        job.svh = w.svh;
+        job.bias = w.bias;
+        job.x = x;
+        job.y = y;
+        job.x_stride = x_stride;
+        job.y_stride = y_stride;
+        job.out = w.out;
+        job.y_element = element_of(y_dtype);
+        job.blocks = (w.out + cuda::kBlock - 1) / cuda::kBlock;
+        job.block_end = before + job.blocks;
+        return cudaSuccess;
+    }
+
+    cudaError_t flush() {
+        const cudaError_t status =
+            call_.job_count == 0 ? cudaSuccess : cuda::linear(call_, stream_);
+        call_.job_count = 0;
+        return status;
+    }
+
+  private:
+    cudaStream_t stream_;
+    cuda::LinearCall call_;
+    cuda::Weight first_;
+};
+
+class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> {
+  public:
+    GpuWeight(std::string name, const QuantInfo& info, Device& device, GpuParts parts)
+        : name_(std::move(name)), info_(info), device_(&device), parts_(std::move(parts)) {}
+
+    QuantInfo info() noexcept override { return info_; }
+    int64_t device_bytes() noexcept override { return parts_.bytes(); }
+    int64_t scratch_bytes(int64_t, Regime, DType) noexcept override { return 0; }
+
+    Status linear(const LinearArgs& request, Stream& stream) noexcept override {
+        const cuda::Weight& m = parts_.weights()[0];
+        const auto count = static_cast<int64_t>(parts_.weights().size());
+        LinearArgs args = request;
+        TENON_TRY(packed::check_linear(name_, count, m.in, m.out, &args));
+        const int64_t rows = args.x.shape[0];
+        if (rows == 0) {
+            return {};
+        }
+        TENON_TRY(use_gpu(device_->info().index));
+        Launcher launcher(args.x, rows, static_cast<cudaStream_t>(stream.native()));
+        for (int64_t g = 0; g < count; ++g) {
+            const int64_t x_at = count == 1 ? 0 : g * args.x.stride[1];
+            const int64_t y_at = count == 1 ? 0 : g * args.y.stride[1];
+            TENON_TRY(gpu_status(
+                launcher.add(parts_.weights()[static_cast<size_t>(g)],
+                             args.x.as<char>() + x_at * dtype_bytes(args.x.dtype), args.x.stride[0],
+                             args.y.as<char>() + y_at * dtype_bytes(args.y.dtype), args.y.stride[0],
+                             args.y.dtype),
+                name_));
+        }
+        return gpu_status(launcher.flush(), name_);
+    }
+
+    Status dequantize(int64_t row0, const TensorView& dst) noexcept override {
+        return guard([&]() -> Status {
+            const int64_t out = parts_.weights()[0].out;
+            const int64_t in = parts_.weights()[0].in;
+            const auto groups = static_cast<int64_t>(parts_.weights().size());
+            TENON_TRY(packed::check_dequantize(name_, out * groups, in, row0, dst));
+            if (dst.shape[0] == 0) {
+                return {};
+            }
+            TENON_TRY(use_gpu(device_->info().index));
+            Ref<Stream> stream;
+            Ref<Buffer> rows;
+            TENON_TRY(device_->create_stream({.name = "exl3 dequantize"}, stream.out()));
+            TENON_TRY(device_->allocate({.bytes = dst.shape[0] * in * 4, .tag = "dequantize"},
+                                        rows.out()));
+            const TensorView all =
+                make_view(rows->data(), DType::f32, {dst.shape[0], in}, Place::device);
+            for (int64_t done = 0; done < dst.shape[0];) {
+                const auto g = static_cast<size_t>((row0 + done) / out);
+                const int64_t first = (row0 + done) % out;
+                const int64_t count = std::min(out - first, dst.shape[0] - done);
+                TENON_TRY(gpu_status(
+                    cuda::dequantize(parts_.weights()[g], first, count, all.row<float>(done), in,
+                                     static_cast<cudaStream_t>(stream->native())),
+                    name_));
+                done += count;
+            }
+            TENON_TRY(device_->copy(dst, all, *stream));
+            return device_->synchronize(*stream);
+        });
+    }
+
+  private:
+    std::string name_;
+    QuantInfo info_;
+    Device* device_;
+    GpuParts parts_;
+};
+
+class GpuGroup final : public Implements<GpuGroup, QuantGroup> {
+  public:
+    GpuGroup(std::string name, Device& device, GpuParts parts)
+        : name_(std::move(name)), device_(&device), parts_(std::move(parts)) {
+        for (const cuda::Weight& w : parts_.weights()) {
+            outs_.push_back(w.out);
+        }
+    }
+
+    int64_t device_bytes() noexcept override { return parts_.bytes(); }
+    int64_t scratch_bytes(int64_t, Regime) noexcept override { return 0; }
+
+    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView&,
+                  Stream& stream) noexcept override {
+        TENON_TRY(packed::check_group(name_, parts_.weights()[0].in, outs_, x, ys));
+        if (x.shape[0] == 0) {
+            return {};
+        }
+        TENON_TRY(use_gpu(device_->info().index));
+        Launcher launcher(x, x.shape[0], static_cast<cudaStream_t>(stream.native()));
+        for (uint64_t i = 0; i < ys.size; ++i) {
+            TENON_TRY(gpu_status(launcher.add(parts_.weights()[i], x.data, x.stride[0], ys[i].data,
+                                              ys[i].stride[0], ys[i].dtype),
+                                 name_));
+        }
+        return gpu_status(launcher.flush(), name_);
+    }
+
+  private:
+    std::string name_;
+    Device* device_;
+    GpuParts parts_;
+    std::vector<int64_t> outs_;
+};
+
+/// A projection of all experts: a table on the device, and which instances it needs.
+struct Projection {
+    std::vector<cuda::Weight> kinds;  ///< one weight of each (rate, code) that occurs
+    const cuda::Weight* table = nullptr;
+};
+
+class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
+  public:
+    static Status create(Device& device, const quant::ExpertsParts<Part>& parts,
+                         QuantExperts** out) {
+        auto experts = std::unique_ptr<GpuExperts>(new GpuExperts(device, parts));
+        TENON_TRY(experts->load(parts));
+        *out = experts.release();
+        return {};
+    }
+
+    /// Of the matrices; the table of pointers adds 168 bytes an expert.
+    int64_t device_bytes() noexcept override { return parts_.bytes(); }
+    int64_t scratch_bytes(int64_t rows, int32_t k, Regime) noexcept override {
+        return rows <= 0 ? 0 : lay_out(rows, k, nullptr).used;
+    }
+    void keep_f32(bool on) noexcept override { keep_f32_ = on; }
+
+    Status run(const ExpertsArgs& args, Stream& stream) noexcept override {
+        TENON_TRY(packed::check_experts(name_, hidden_, args));
+        const int64_t rows = args.x.shape[0];
+        if (rows == 0) {
+            return {};
+        }
+        const int64_t k = args.ids.shape[1];
+        TENON_TRY(packed::check_scratch("experts", args.scratch, lay_out(rows, k, nullptr).used));
+        TENON_TRY(use_gpu(device_->info().index));
+        const Scratch scratch = lay_out(rows, k, args.scratch.data);
+        const bool fused = is_fused(k);
+        const int64_t most = fused ? cuda::kExpertTokens : kChunk;
+        for (int64_t row = 0; row < rows; row += most) {
+            const int64_t count = std::min(most, rows - row);
+            ExpertsArgs part = args;
+            part.x = args.x.rows(row, count);
+            part.ids = args.ids.rows(row, count);
+            part.weights = args.weights.rows(row, count);
+            part.out = args.out.rows(row, count);
+            auto* native = static_cast<cudaStream_t>(stream.native());
+            TENON_TRY(gpu_status(
+                fused ? launch_fused(part, scratch, native) : launch(part, scratch, native),
+                name_));
+        }
+        return {};
+    }
+
+  private:
+    /// Rows whose entries are sorted together: every entry's block looks at all of them.
+    static constexpr int64_t kChunk = 16;
+
+    struct Scratch {
+        float* gate = nullptr;
+        float* up = nullptr;
+        uint16_t* a = nullptr;
+        float* down = nullptr;
+        float* rotated = nullptr;  // fused form only
+        unsigned int* arrived = nullptr;
+        int64_t used = 0;
+    };
+
+    GpuExperts(Device& device, const quant::ExpertsParts<Part>& parts)
+        : name_(parts.name),
+          device_(&device),
+          hidden_(parts.hidden),
+          width_(parts.intermediate),
+          a_stride_(packed::round_up(parts.intermediate, 8)),
+          whole_width_(parts.whole_width),
+          count_(static_cast<int32_t>(parts.experts.size())),
+          has_shared_(parts.shared.w1.has_value()) {}
+
+    Status load(const quant::ExpertsParts<Part>& parts) {
+        std::vector<const Part*> list;
+        const auto pointer = [](const std::optional<Part>& p) { return p ? &*p : nullptr; };
+        for (const auto member : {&quant::ExpertParts<Part>::w1, &quant::ExpertParts<Part>::w3,
+                                  &quant::ExpertParts<Part>::w2}) {
+            for (const auto& e : parts.experts) {
+                list.push_back(pointer(e.*member));
+            }
+            list.push_back(pointer(parts.shared.*member));
+        }
+        TENON_TRY(GpuParts::load(*device_, name_, list, &parts_));
+        const std::vector<cuda::Weight>& weights = parts_.weights();
+        const auto bytes = static_cast<int64_t>(weights.size() * sizeof(cuda::Weight));
+        TENON_TRY_CTX(device_->allocate({.bytes = bytes, .tag = "weights"}, table_.out()), "{}",
+                      name_);
+        Ref<Stream> stream;
+        TENON_TRY(device_->create_stream({.name = "exl3 load"}, stream.out()));
+        TENON_TRY(device_->copy(make_view(table_->data(), DType::u8, {bytes}, Place::device),
+                                make_view(weights.data(), DType::u8, {bytes}), *stream));
+        TENON_TRY(device_->synchronize(*stream));
+        const size_t each = static_cast<size_t>(count_) + 1;
+        Projection* const projections[] = {&gate_, &up_, &down_};
+        for (size_t i = 0; i < 3; ++i) {
+            projections[i]->table = static_cast<const cuda::Weight*>(table_->data()) + i * each;
+            for (size_t e = 0; e < each; ++e) {
+                note(weights[i * each + e], projections[i]);
+            }
+        }
+        for (const cuda::Weight& w : weights) {
+            if (w.words != nullptr) {
+                const bool down = &w - weights.data() >= static_cast<int64_t>(2 * each);
+                all_mul1_ = all_mul1_ && w.code == cuda::Code::mul1;
+                int32_t& rate = down ? down_rate_ : up_rate_;
+                rate = std::max(rate, w.twice_k);
+                (down ? k_down_ : k_up_) = w.k;
+            }
+        }
+        all_mul1_ = all_mul1_ && k_up_ > 0;  // a rank may hold no expert at all
+        return {};
+    }
+
+    static void note(const cuda::Weight& w, Projection* p) {
+        const auto same = [&w](const cuda::Weight& k) {
+            return k.twice_k == w.twice_k && k.code == w.code;
+        };
+        if (w.words != nullptr && std::none_of(p->kinds.begin(), p->kinds.end(), same)) {
+            p->kinds.push_back(w);
+        }
+    }
+
+    /// Two launches do for experts whose matrices are all mul1.
+    bool is_fused(int64_t k) const {
+        return all_mul1_ &&
+               cuda::experts_fit(up_rate_, k_up_, down_rate_, k_down_, static_cast<int>(k));
+    }
+
+    Scratch lay_out(int64_t rows, int64_t k, void* base) const {
+        packed::Arena arena(base);
+        Scratch s;
+        if (is_fused(k)) {
+            const int64_t entries = std::min<int64_t>(rows, cuda::kExpertTokens) * (k + 1);
+            s.rotated = arena.take<float>(entries * k_down_);
+            s.down = arena.take<float>(entries * packed::round_up(hidden_, cuda::kBlock));
+            s.arrived =
+                arena.take<unsigned int>(packed::round_up(hidden_, cuda::kBlock) / cuda::kBlock);
+        } else {
+            const int64_t entries = std::min(rows, kChunk) * (k + 1);
+            s.gate = arena.take<float>(entries * width_);
+            s.up = arena.take<float>(entries * width_);
+            s.a = arena.take<uint16_t>(entries * a_stride_);
+            s.down = arena.take<float>(entries * hidden_);
+        }
+        s.used = arena.used();
+        return s;
+    }
+
+    cudaError_t launch_fused(const ExpertsArgs& args, const Scratch& s, cudaStream_t stream) const {
+        cuda::ExpertStep c;
+        c.rows = static_cast<int32_t>(args.x.shape[0]);
+        c.k = static_cast<int32_t>(args.ids.shape[1]);
+        c.experts = count_;
+        c.hidden = static_cast<int32_t>(hidden_);
+        c.width = static_cast<int32_t>(width_);
+        c.k_up = k_up_;
+        c.k_down = k_down_;
+        c.twice_k_up = up_rate_;
+        c.twice_k_down = down_rate_;
+        c.blocks_down = static_cast<int32_t>((hidden_ + cuda::kBlock - 1) / cuda::kBlock);
+        c.gate = gate_.table;
+        c.up = up_.table;
+        c.down = down_.table;
+        c.ids = args.ids.as<int32_t>();
+        c.weights = args.weights.as<float>();
+        c.limit = args.limit;
+        c.round = whole_width_ && !keep_f32_;
+        c.x = args.x.data;
+        c.x_stride = args.x.stride[0];
+        c.rotated = s.rotated;
+        c.products = s.down;
+        c.product_stride = int64_t{c.blocks_down} * cuda::kBlock;
+        c.arrived = s.arrived;
+        c.out = args.out.as<float>();
+        c.out_stride = args.out.stride[0];
+        return cuda::run_experts(c, stream);
+    }
+
+    cudaError_t project(const Projection& p, const ExpertsArgs& args, const void* x,
+                        int64_t x_stride, bool x_by_entry, float* y, int64_t width,
+                        cudaStream_t stream) const {
+        for (const cuda::Weight& kind : p.kinds) {
+            cuda::LinearCall call;
+            call.rows = static_cast<int32_t>(args.x.shape[0]);
+            call.k = kind.k;
+            call.in = kind.in;
+            call.twice_k = kind.twice_k;
+            call.code = kind.code;
+            call.slices = cuda::slices_of(kind.k);
+            cuda::ExpertCall& e = call.experts;
+            e.table = p.table;
+            e.ids = args.ids.as<int32_t>();
+            e.experts = count_;
+            e.k = static_cast<int32_t>(args.ids.shape[1]);
+            e.has_shared = has_shared_;
+            e.x_by_entry = x_by_entry;
+            e.x = x;
+            e.x_stride = x_stride;
+            e.y = y;
+            e.y_stride = width;
+            e.blocks = (kind.out + cuda::kBlock - 1) / cuda::kBlock;
+            if (const cudaError_t status = cuda::linear(call, stream); status != cudaSuccess) {
+                return status;
+            }
+        }
+        return cudaSuccess;
+    }
+
+    cudaError_t launch(const ExpertsArgs& args, const Scratch& s, cudaStream_t stream) const {
+        const auto rows = static_cast<int32_t>(args.x.shape[0]);
+        const auto k = static_cast<int32_t>(args.ids.shape[1]);
+        cudaError_t status =
+            project(gate_, args, args.x.data, args.x.stride[0], false, s.gate, width_, stream);
+        if (status == cudaSuccess) {
+            status = project(up_, args, args.x.data, args.x.stride[0], false, s.up, width_, stream);
+        }
+        if (status == cudaSuccess) {
+            cuda::ActivationCall c;
+            c.rows = rows;
+            c.k = k;
+            c.width = static_cast<int32_t>(width_);
+            c.gate = s.gate;
+            c.up = s.up;
+            c.weights = args.weights.as<float>();
+            c.limit = args.limit;
+            c.a = s.a;
+            c.a_stride = a_stride_;
+            status = cuda::activate(c, stream);
+        }
+        if (status == cudaSuccess) {
+            status = project(down_, args, s.a, a_stride_, true, s.down, hidden_, stream);
+        }
+        if (status == cudaSuccess) {
+            cuda::CombineCall c;
+            c.rows = rows;
+            c.k = k;
+            c.width = static_cast<int32_t>(hidden_);
+            c.experts = count_;
+            c.table = down_.table;
+            c.ids = args.ids.as<int32_t>();
+            c.products = s.down;
+            c.round = whole_width_ && !keep_f32_;
+            c.out = args.out.as<float>();
+            c.out_stride = args.out.stride[0];
+            status = cuda::combine(c, stream);
+        }
+        return status;
+    }
+
+    std::string name_;
+    Device* device_;
+    int64_t hidden_;
+    int64_t width_;
+    int64_t a_stride_;
+    bool whole_width_;
+    int32_t count_;
+    bool has_shared_;
+    bool keep_f32_ = false;
+    bool all_mul1_ = true;
+    int32_t k_up_ = 0, k_down_ = 0;        // inputs of the projections, padded to rotations
+    int32_t up_rate_ = 0, down_rate_ = 0;  // largest 2 K
+    GpuParts parts_;
+    Ref<Buffer> table_;
+    Projection gate_, up_, down_;
+};
+
+class CudaBackend final : public quant::Backend<Part> {
+  public:
+    explicit CudaBackend(Device& device) : device_(&device) {}
+
+    Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
+                  QuantWeight** out) override {
+        GpuParts parts;
+        TENON_TRY(GpuParts::load(*device_, name, pointers(groups), &parts));
+        *out = new GpuWeight(name, info, *device_, std::move(parts));
+        return {};
+    }
+    Status group(const std::string& name, const std::vector<Part>& members,
+                 QuantGroup** out) override {
+        GpuParts parts;
+        TENON_TRY(GpuParts::load(*device_, name, pointers(members), &parts));
+        *out = new GpuGroup(name, *device_, std::move(parts));
+        return {};
+    }
+    Status experts(const quant::ExpertsParts<Part>& parts, QuantExperts** out) override {
+        return GpuExperts::create(*device_, parts, out);
+    }
+    int64_t bytes(const Part& part) override { return gpu_bytes(part); }
+
+  private:
+    static std::vector<const Part*> pointers(const std::vector<Part>& parts) {
+        std::vector<const Part*> list;
+        for (const Part& p : parts) {
+            list.push_back(&p);
+        }
+        return list;
+    }
+
+    Device* device_;
+};
+
+}  // namespace
+
+bool has_cuda() {
+    return true;
+}
+
+Status make_cuda_backend(StrView base, Device& device, std::unique_ptr<quant::Backend<Part>>* out) {
+    const DeviceInfo info = device.info();
+    if (!std::string_view(info.arch).starts_with("sm_")) {
+        return error(Code::unsupported,
+                     "exl3: '{}' cannot be loaded on device '{}' ({}): no kernels", base, info.name,
+                     info.arch);
+    }
+    *out = std::make_unique<CudaBackend>(device);
+    return {};
+}
+
+}  // namespace tenon::exl3

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+// Upload of EXL3 parts: raw tiles through a staging buffer, then a reordering kernel.
+#include "upload_cuda.h"
+
+#include <algorithm>
+
+#include "tenon/numeric.h"
+
+namespace tenon::exl3 {
+
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+int64_t aligned(int64_t bytes) {
+    return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+int64_t trellis_bytes(const Part& part) {
+    return part.k / kTile * (part.n / kTile) * tile_words(part.tensors->twice_k) * 2;
+}
+
+cuda::Code code_of(Codebook codebook) {
+    switch (codebook) {
+        case Codebook::inst3:
+            return cuda::Code::inst3;
+        case Codebook::mcg:
+            return cuda::Code::mcg;
+        case Codebook::mul1:
+            break;
+    }
+    return cuda::Code::mul1;
+}
+
+/// Copies of one load, in order on a stream of its own.
+class Uploader {
+  public:
+    Uploader(Device& device, Stream& stream, TensorView staging)
+        : device_(device), stream_(stream), staging_(staging) {}
+
+    Status part(const Part& p, uint8_t* at, cuda::Weight* out) {
+        const Tensors& t = *p.tensors;
+        cuda::Weight w;
+        w.k = static_cast<int32_t>(p.k);
+        w.n = static_cast<int32_t>(p.n);
+        w.in = static_cast<int32_t>(p.in);
+        w.out = static_cast<int32_t>(p.out);
+        w.twice_k = t.twice_k;
+        w.code = code_of(t.codebook);
+        w.words = reinterpret_cast<const uint32_t*>(at);
+        TENON_TRY(words(p, reinterpret_cast<uint32_t*>(at)));
+        at += aligned(trellis_bytes(p));
+        w.suh = reinterpret_cast<const uint16_t*>(at);
+        TENON_TRY(halves(t.suh, p.k0, p.k, at));
+        at += aligned(2 * p.k);
+        w.svh = reinterpret_cast<const uint16_t*>(at);
+        TENON_TRY(halves(t.svh, p.n0, p.n, at));
+        at += aligned(2 * p.n);
+        if (p.with_bias) {
+            w.bias = reinterpret_cast<const float*>(at);
+            TENON_TRY(copy(t.bias.data() + p.n0, at, 4 * p.n));
+        }
+        *out = w;
+        return device_.synchronize(stream_);  // the sources above are temporary
+    }
+
+  private:
+    Status copy(const void* from, void* to, int64_t bytes) {
+        return device_.copy(make_view(to, DType::u8, {bytes}, Place::device),
+                            make_view(from, DType::u8, {bytes}), stream_);
+    }
+
+    // Scales are halves in the checkpoint, so nothing is lost.
+    Status halves(const std::vector<float>& values, int64_t first, int64_t count, void* to) {
+        std::vector<uint16_t> bits(static_cast<size_t>(count));
+        for (int64_t i = 0; i < count; ++i) {
+            bits[static_cast<size_t>(i)] = f32_to_f16(values[static_cast<size_t>(first + i)]);
+        }
+        TENON_TRY(copy(bits.data(), to, 2 * count));
+        return device_.synchronize(stream_);
+    }
+
+    Status words(const Part& p, uint32_t* to) {
+        const Tensors& t = *p.tensors;
+        const int64_t tile = 2 * tile_words(t.twice_k);
+        const int64_t row = t.n / kTile * tile;
+        TensorView from = make_view(t.trellis + p.k0 / kTile * row + p.n0 / kTile * tile, DType::u8,
+                                    {p.k / kTile, p.n / kTile * tile});
+        from.stride[0] = row;
+        TENON_TRY(device_.copy(
+            make_view(staging_.data, DType::u8, {from.shape[0], from.shape[1]}, Place::device),
+            from, stream_));
+        return gpu_status(cuda::repack(staging_.as<uint16_t>(), to, p.k, p.n, t.twice_k,
+                                       static_cast<cudaStream_t>(stream_.native())),
+                          p.tensors->base);
+    }
+
+    Device& device_;
+    Stream& stream_;
+    TensorView staging_;
+};
+
+}  // namespace
+
+Status gpu_status(cudaError_t result, StrView what) {
+    if (result == cudaSuccess) {
+        return {};
+    }
+    return error(Code::device, "exl3 {}: {}: {}", what, cudaGetErrorName(result),
+                 cudaGetErrorString(result));
+}
+
+Status use_gpu(int32_t index) {
+    int current = -1;
+    if (cudaGetDevice(&current) == cudaSuccess && current == index) {
+        return {};
+    }
+    return gpu_status(cudaSetDevice(index), "cudaSetDevice");
+}
+
+int64_t gpu_bytes(const Part& part) {
+    return aligned(trellis_bytes(part)) + aligned(2 * part.k) + aligned(2 * part.n) +
+           (part.with_bias ? aligned(4 * part.n) : 0);
+}
+
+Status GpuParts::load(Device& device, const std::string& name,
+                      const std::vector<const Part*>& parts, GpuParts* out) {
+    TENON_TRY(use_gpu(device.info().index));
+    GpuParts loaded;
+    int64_t staging_bytes = 0;
+    for (const Part* p : parts) {
+        if (p != nullptr) {
+            loaded.bytes_ += gpu_bytes(*p);
+            staging_bytes = std::max(staging_bytes, trellis_bytes(*p));
+        }
+    }
+    loaded.weights_.resize(parts.size());
+    if (loaded.bytes_ > 0) {
+        Ref<Stream> stream;
+        TENON_TRY(device.create_stream({.name = "exl3 load"}, stream.out()));
+        TENON_TRY_CTX(
+            device.allocate({.bytes = loaded.bytes_, .tag = "weights"}, loaded.buffer_.out()), "{}",
+            name);
+        Ref<Buffer> staging;
+        TENON_TRY_CTX(
+            device.allocate({.bytes = staging_bytes, .tag = "weight staging"}, staging.out()), "{}",
+            name);
+        Uploader uploader(device, *stream,
+                          make_view(staging->data(), DType::u8, {staging_bytes}, Place::device));
+        auto* at = static_cast<uint8_t*>(loaded.buffer_->data());
+        for (size_t i = 0; i < parts.size(); ++i) {
+            if (parts[i] != nullptr) {
+                TENON_TRY(uploader.part(*parts[i], at, &loaded.weights_[i]));
+                at += gpu_bytes(*parts[i]);
+            }
+        }
+    }
+    *out = std::move(loaded);
+    return {};
+}
+
+}  // namespace tenon::exl3
