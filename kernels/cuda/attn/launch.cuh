@@ -51,11 +51,13 @@ Args args_of(const Context& c, const P& p, const kernels::SparseShape& s) {
     return a;
 }
 
-// CTAs of a cluster: as few as give each at most two of the chunks that a full list has.
-inline unsigned cluster_of(const Args& a) {
+// CTAs of a cluster: one for each chunk of a full list on Hopper, whose clusters may have 16; as
+// few as share the chunks evenly where eight is the most.
+inline unsigned cluster_of(const Context& c, const Args& a) {
+    const int most = c.arch == 90 ? kMostRanks : 8;
     const int chunks =
         (a.window + kChunk - 1) / kChunk + a.block_mode + (a.K + kChunk - 1) / kChunk;
-    const int each = (chunks + 7) / 8;
+    const int each = (chunks + most - 1) / most;
     return static_cast<unsigned>((chunks + each - 1) / each);
 }
 
@@ -65,6 +67,9 @@ cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
     constexpr size_t kBytes = sizeof(Shared<kD, kTiles>);
     cudaError_t result =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    if (result == cudaSuccess && cluster > 8) {
+        result = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
     if (result != cudaSuccess) {
         return result;
     }
@@ -87,7 +92,7 @@ cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
 template <bool kTurn>
 Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime regime,
            cudaStream_t stream) {
-    const unsigned cluster = regime == Regime::decode ? cluster_of(a) : 1;
+    const unsigned cluster = regime == Regime::decode ? cluster_of(c, a) : 1;
     // Heads a CTA takes follow from the device and H, never from T.
     const bool two = a.H > 16 && sizeof(Shared<512, 2>) <= static_cast<size_t>(c.smem_block);
     if (a.T > 65535) {  // the grid's y limit

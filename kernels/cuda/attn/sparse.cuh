@@ -22,6 +22,7 @@ namespace tenon::cuda::sparse {
 constexpr int kChunk = 64;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr int kMostRanks = 16;  // CTAs of a cluster
 constexpr float kMinusInf = -__builtin_huge_valf();
 
 enum Format : int { kNone = -1, kBf16 = 0, kQ8 = 1, kQ4e = 3 };
@@ -125,9 +126,22 @@ __device__ inline int64_t scale_bytes(int format, int64_t width) {
     return format == kBf16 ? 0 : format == kQ4e ? width / 16 : width / 32;
 }
 
-// Where key i of chunk `chunk` lies; format kNone beyond the end of its part and for a missing
-// page.
-__device__ inline Key key_of(const Args& a, const List& l, int t, int chunk, int i, int D,
+// Locating a key takes two dependent loads, the compressed row and its page; both are asked for
+// ahead.
+__device__ inline int selected_row(const Args& a, const List& l, int t, int chunk, int i) {
+    const int at = (chunk - (l.window() + kChunk - 1) / kChunk) * kChunk + i;
+    return at >= 0 && at < l.selected ? a.sel[int64_t{t} * a.K + at] : -1;
+}
+__device__ inline int page_of(const Args& a, const List& l, int g) {
+    const int index = g < 0 ? -1 : g / a.rows_per_page;
+    return index >= 0 && index < a.table_width && l.slot < a.table_slots
+               ? a.table[int64_t{l.slot} * a.table_width + index]
+               : -1;
+}
+
+// Where key i of chunk `chunk` lies, given its row and page if it is a selected one; format kNone
+// beyond the end of its part and for a missing page.
+__device__ inline Key key_of(const Args& a, const List& l, int chunk, int i, int g, int page, int D,
                              bool report) {
     Key k{nullptr, nullptr, kNone, 0};
     const int window = l.window();
@@ -146,15 +160,8 @@ __device__ inline Key key_of(const Args& a, const List& l, int t, int chunk, int
         }
         return k;
     }
-    const int at = (chunk - window_chunks) * kChunk + i;
-    if (at >= l.selected) {
+    if ((chunk - window_chunks) * kChunk + i >= l.selected) {
         return k;
-    }
-    const int g = a.sel[int64_t{t} * a.K + at];
-    const int index = g < 0 ? -1 : g / a.rows_per_page;
-    int page = -1;
-    if (g >= 0 && index < a.table_width && l.slot < a.table_slots) {
-        page = a.table[int64_t{l.slot} * a.table_width + index];
     }
     if (page < 0 || page >= a.pages) {
         if (report) {
@@ -163,7 +170,7 @@ __device__ inline Key key_of(const Args& a, const List& l, int t, int chunk, int
         return k;
     }
     const uint8_t* base = a.pool + page * a.page_bytes;
-    const int r = g - index * a.rows_per_page;
+    const int r = g % a.rows_per_page;
     k.codes = base + a.codes_at + r * code_bytes(a.comp_format, D);
     k.scales = base + a.scales_at + r * scale_bytes(a.comp_format, D);
     k.format = a.comp_format;
@@ -270,30 +277,42 @@ struct Shared {
     float sums[kGroups][kRows];
     float top[2][kRows];
     float sum[kRows];
-    float part_top[8][kRows];  // merge: one line a CTA of the cluster
-    float part_sum[8][kRows];
+    float part_top[kMostRanks][kRows];  // merge: one line a CTA of the cluster
+    float part_sum[kMostRanks][kRows];
 };
 
 // Heads [h0, h0 + 16 kTiles) of row t as bf16, turned if asked for; zeros beyond H.
 template <int kD, int kTiles, bool kTurn>
 __device__ void load_q(const Args& a, Shared<kD, kTiles>& sm, int t, int h0) {
     constexpr int kUnits = kD / 8;
-    for (int i = threadIdx.x; i < sm.kRows * kUnits; i += kThreads) {
-        const int r = i / kUnits;
-        const int column = i % kUnits * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (h0 + r < a.H) {
-            v = *reinterpret_cast<const uint4*>(a.q + (int64_t{t} * a.H + h0 + r) * kD + column);
-            if (kTurn && column >= kD - a.R) {
-                const float* c = a.cs + int64_t{t} * a.R + (column - (kD - a.R)) / 2;
-                const float* s = c + a.R / 2;
-                v.x = turn(v.x, c[0], s[0]);
-                v.y = turn(v.y, c[1], s[1]);
-                v.z = turn(v.z, c[2], s[2]);
-                v.w = turn(v.w, c[3], s[3]);
-            }
+    constexpr int kEach = (Shared<kD, kTiles>::kRows * kUnits + kThreads - 1) / kThreads;
+    uint4 units[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+        const int i = threadIdx.x + k * kThreads;
+        const int head = h0 + i / kUnits;
+        units[k] = make_uint4(0, 0, 0, 0);
+        if (i < sm.kRows * kUnits && head < a.H) {
+            units[k] = *reinterpret_cast<const uint4*>(a.q + (int64_t{t} * a.H + head) * kD +
+                                                       i % kUnits * 8);
         }
-        *reinterpret_cast<uint4*>(sm.q + r * sm.kPitch + column) = v;
+    }
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+        const int i = threadIdx.x + k * kThreads;
+        const int column = i % kUnits * 8;
+        if (kTurn && column >= kD - a.R) {
+            const float* c = a.cs + int64_t{t} * a.R + (column - (kD - a.R)) / 2;
+            const float* s = c + a.R / 2;
+            uint4& v = units[k];
+            v.x = turn(v.x, c[0], s[0]);
+            v.y = turn(v.y, c[1], s[1]);
+            v.z = turn(v.z, c[2], s[2]);
+            v.w = turn(v.w, c[3], s[3]);
+        }
+        if (i < sm.kRows * kUnits) {
+            *reinterpret_cast<uint4*>(sm.q + i / kUnits * sm.kPitch + column) = units[k];
+        }
     }
 }
 
@@ -351,6 +370,42 @@ __device__ void load_k(Shared<kD, kTiles>& sm, int warp, int lane) {
     }
 }
 
+// As load_k for a chunk of selected q4e rows: all loads of a warp's keys are in flight together.
+template <int kD, int kTiles>
+__device__ void load_q4e(Shared<kD, kTiles>& sm, int warp, int lane) {
+    constexpr int kUnits = kD / 8;
+    constexpr int kPerKey = (kUnits + 31) / 32;
+    constexpr int kKeys = kChunk / kWarps;
+    uint32_t codes[kKeys][kPerKey];
+    uint32_t scale[kKeys][kPerKey];
+#pragma unroll
+    for (int b = 0; b < kKeys; ++b) {
+        const Key& key = sm.key[b * kWarps + warp];
+        const bool there = key.format >= 0;
+#pragma unroll
+        for (int j = 0; j < kPerKey; ++j) {
+            const int u = lane + 32 * j;
+            codes[b][j] = 0;
+            scale[b][j] = 0;
+            if (there && u < kUnits) {
+                codes[b][j] = __ldg(reinterpret_cast<const uint32_t*>(key.codes) + u);
+                scale[b][j] = __ldg(key.scales + u / 2);
+            }
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < kKeys; ++b) {
+#pragma unroll
+        for (int j = 0; j < kPerKey; ++j) {
+            const int u = lane + 32 * j;
+            if (u < kUnits) {
+                *reinterpret_cast<uint4*>(sm.k + (b * kWarps + warp) * sm.kPitch + u * 8) =
+                    unpack_q4e(codes[b][j], scale[b][j]);
+            }
+        }
+    }
+}
+
 template <int kD, int kTiles, bool kTurn>
 __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     namespace cg = cooperative_groups;
@@ -387,9 +442,18 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     }
     float o[kTiles][kOut][4] = {};
     int parity = 0;
+    const int window_chunks = (list.window() + kChunk - 1) / kChunk;
+    int row_now = -1;  // of threads that locate a key: row and page of this chunk, row of the next
+    int page_now = -1;
+    int row_next = -1;
+    if (tid < kChunk && first_chunk < last_chunk) {
+        row_now = selected_row(a, list, t, first_chunk, tid);
+        row_next = selected_row(a, list, t, first_chunk + 1, tid);
+    }
     if (first_chunk < last_chunk) {
         load_q<kD, kTiles, kTurn>(a, sm, t, h0);
     }
+    page_now = page_of(a, list, row_now);
 
     const int mt = warp / kGroups;  // this warp's heads and keys in QK^T
     const int kg = warp % kGroups;
@@ -402,13 +466,21 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
 
     for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
         if (tid < kChunk) {
-            sm.key[tid] = key_of(a, list, t, chunk, tid, kD, blockIdx.z == 0);
+            sm.key[tid] = key_of(a, list, chunk, tid, row_now, page_now, kD, blockIdx.z == 0);
         }
         __syncthreads();  // keys located; the previous chunk's PV is done
-        load_k<kD, kTiles>(sm, warp, lane);
+        row_now = row_next;
+        page_now = page_of(a, list, row_now);
+        row_next = tid < kChunk ? selected_row(a, list, t, chunk + 2, tid) : -1;
+        if (chunk >= window_chunks && a.comp_format == kQ4e) {
+            load_q4e<kD, kTiles>(sm, warp, lane);
+        } else {
+            load_k<kD, kTiles>(sm, warp, lane);
+        }
         __syncthreads();
 
         float s[kTiles][4] = {};
+        float odd[kTiles][4] = {};  // every other 16 columns, for two chains of products
 #pragma unroll 4
         for (int kk = 0; kk < kD; kk += 32) {
             uint32_t a0[4];
@@ -420,7 +492,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
                 uint32_t b[4];
                 ldmatrix4(b, k_at + nt * 8 * kPitch * 2 + kk * 2);
                 mma(s[nt], a0, b[0], b[1]);
-                mma(s[nt], a1, b[2], b[3]);
+                mma(odd[nt], a1, b[2], b[3]);
             }
         }
         float high[2] = {kMinusInf, kMinusInf};
@@ -429,7 +501,8 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
             const int key = kg * 8 * kTiles + nt * 8 + 2 * c;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                s[nt][i] = sm.key[key + i % 2].format >= 0 ? s[nt][i] * a.scale_log2 : kMinusInf;
+                s[nt][i] = sm.key[key + i % 2].format >= 0 ? (s[nt][i] + odd[nt][i]) * a.scale_log2
+                                                           : kMinusInf;
                 high[i / 2] = fmaxf(high[i / 2], s[nt][i]);
             }
         }
@@ -620,15 +693,22 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
         if (pair >= kPairs) {
             continue;
         }
+        float2 part[kMostRanks];
+#pragma unroll
+        for (int from = 0; from < kMostRanks; ++from) {
+            part[from] = make_float2(0, 0);
+            if (from < ranks && sm.part_top[from][row] != 0) {  // else the part may be anything
+                part[from] = *reinterpret_cast<const float2*>(cluster.map_shared_rank(sm.o, from) +
+                                                              row * kD + 2 * pair);
+            }
+        }
         float x = 0;
         float y = 0;
-        for (int from = 0; from < ranks; ++from) {
-            const float w = sm.part_top[from][row];
-            if (w != 0) {
-                const float2 v = *reinterpret_cast<const float2*>(
-                    cluster.map_shared_rank(sm.o, from) + row * kD + 2 * pair);
-                x = __fmaf_rn(w, v.x, x);
-                y = __fmaf_rn(w, v.y, y);
+#pragma unroll
+        for (int from = 0; from < kMostRanks; ++from) {
+            if (from < ranks) {
+                x = __fmaf_rn(sm.part_top[from][row], part[from].x, x);
+                y = __fmaf_rn(sm.part_top[from][row], part[from].y, y);
             }
         }
         store(h0 + row, 2 * pair, x, y);

@@ -14,11 +14,16 @@ using kernels::check_op;
 using kernels::dim;
 using kernels::ScoreShape;
 
-bool plain_scores(const Context& c, const Pages& keys, int64_t Hi, int64_t Di) {
-    // 64 heads need more shared memory than small devices have.
+// Rows of a batch, by the shared memory that the histogram of a selection needs; 0: none fits.
+int share_of(const Context& c, int64_t Hi) {
     const int64_t bytes =
         Hi > 32 ? int64_t{sizeof(ScoreShared<8>)} : int64_t{sizeof(ScoreShared<4>)};
-    return !tensor_scores(keys, Di) || bytes + kShare * kBins * 4 > c.smem_block;
+    const int64_t rows = (c.smem_block - bytes) / (kBins * static_cast<int64_t>(sizeof(unsigned)));
+    return static_cast<int>(std::clamp<int64_t>(rows, 0, kShare));
+}
+
+bool plain_scores(const Context& c, const Pages& keys, int64_t Hi, int64_t Di) {
+    return !tensor_scores(keys, Di) || share_of(c, Hi) == 0;
 }
 
 template <class P>
@@ -38,6 +43,7 @@ ScoreArgs score_args(const Context& c, const P& p, const ScoreShape& s) {
     a.C = static_cast<int>(s.C);
     a.block = p.block;
     a.N = s.N;
+    a.share = share_of(c, s.Hi);
     a.skip_visible = -1;
     a.hist_visible = -1;
     a.faults = c.faults;

@@ -31,18 +31,18 @@ struct Columns {
     const int* cand;  // this row's [C], or null
     int block;
     /// The row id of column j, or -1.
-    __device__ int id(int64_t j) const {
+    __device__ int id(int j) const {
         if (cand == nullptr) {
-            return static_cast<int>(j);
+            return j;
         }
-        const int b = static_cast<int>(j / block);
+        const int b = j / block;
         const int first = cand[b];
-        return first < 0 ? -1 : first * block + static_cast<int>(j - int64_t{b} * block);
+        return first < 0 ? -1 : first * block + (j - b * block);
     }
 };
 
 __device__ inline int visible_rows(int pos, int ratio) {
-    return static_cast<int>((int64_t{pos} + 1) / ratio);
+    return static_cast<int>((static_cast<unsigned>(pos) + 1) / static_cast<unsigned>(ratio));
 }
 
 /// Scores as unsigned numbers in the same order: -0 equals +0; 0 for NaN and -inf, which are never

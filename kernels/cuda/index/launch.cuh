@@ -30,9 +30,9 @@ class Parts {
     int64_t used_ = 0;
 };
 
-/// Head count as the kernels pad it: 8, 16, 32 or 64.
+/// Head count as the kernels pad it: 32 or 64.
 inline int padded_heads(int64_t Hi) {
-    return Hi <= 8 ? 8 : Hi <= 16 ? 16 : Hi <= 32 ? 32 : 64;
+    return Hi <= 32 ? 32 : 64;
 }
 /// Whether the tensor-core kernel takes this geometry.
 inline bool tensor_scores(const Pages& keys, int64_t Di) {
@@ -46,7 +46,8 @@ template <int kTiles, bool kPaged>
 cudaError_t launch_scores(const Context& c, const ScoreArgs& a, cudaStream_t stream) {
     auto* kernel = &score_kernel<kTiles, kPaged>;
     const size_t bytes =
-        sizeof(ScoreShared<kTiles>) + (a.hist_visible >= 0 ? kShare * kBins * sizeof(unsigned) : 0);
+        sizeof(ScoreShared<kTiles>) +
+        (a.hist_visible >= 0 ? static_cast<size_t>(a.share) * kBins * sizeof(unsigned) : 0);
     const cudaError_t result = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (result != cudaSuccess) {
@@ -117,16 +118,7 @@ inline cudaError_t enqueue_scores(const Context& c, const ScoreArgs& a, bool bf1
         return cudaGetLastError();
     }
     prepare_kernel<<<dim3(T, fill ? spans(a.N, 16384, 64) : 1), 256, 0, stream>>>(a, Hp, fill);
-    switch (Hp) {
-        case 8:
-            return launch_scores<1>(c, a, stream);
-        case 16:
-            return launch_scores<2>(c, a, stream);
-        case 32:
-            return launch_scores<4>(c, a, stream);
-        default:
-            return launch_scores<8>(c, a, stream);
-    }
+    return Hp == 32 ? launch_scores<4>(c, a, stream) : launch_scores<8>(c, a, stream);
 }
 
 /// Enqueues a selection; `counted`: the histogram of long rows is already there.

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
-// index.score: 32 keys at a time against all heads of up to four rows, by FP8 mma.
+// index.score: 32 keys a warp against all heads of up to four rows, by FP8 tensor-core products.
 //
 // E2M1 codes become E4M3 bytes by shifts alone. A group of 32 products of two E2M1 values is a
-// multiple of 1/4 below 2^11, so the mma's sum of one group is exact even with 14 kept bits; groups
-// are added in f32, group 0 first. The four power-of-two scales of a query head are folded into its
+// multiple of 1/4 below 2^11, so the sum of one group is exact even with 14 kept bits; groups are
+// added in f32, group 0 first. The four power-of-two scales of a query head are folded into its
 // E4M3 bytes relative to one exponent a head, which goes into the head's weight; a row whose scales
 // differ by more than 2^14 within a head is `wide` and takes the plain path. Heads are summed in
 // four runs of equal length, each ascending by fma, then (run 0 + run 2) + (run 1 + run 3): at most
 // 2^-20.3 times the sum of absolute terms from the exact sum. The order does not depend on T,
 // column or tile.
+//
+// On Hopper the products are wgmma m64n32k32 (four warps of 16 keys, queries in shared memory),
+// since its mma.sync emulates FP8; elsewhere mma.sync m16n8k32.
 #pragma once
 
 #include "index/keys.cuh"
@@ -30,9 +33,9 @@ struct Batch {
     int row0, rows, slot, tiles;
 };
 
-/// What the set-up leaves in scratch; Hp is the head count rounded up to 8, 16, 32 or 64.
+/// What the set-up leaves in scratch; Hp is the head count rounded up to 32 or 64.
 struct Prepared {
-    uint8_t* q;       // [T][Hp * 128] E4M3 bytes in fragment order
+    uint8_t* q;       // [T][Hp * 128] E4M3 bytes: [group][8 heads][k half][head][16 k]
     float* weight;    // [T][Hp] w * w_scale * 2^(6 + exponent of the head)
     int* wide;        // [T]
     Batch* batch;     // [T]
@@ -55,6 +58,7 @@ struct ScoreArgs {
     float* out;
     int64_t stride, N;
     Prepared prepared;
+    int share;             // rows of a batch, at most kShare; follows from the device
     int64_t skip_visible;  // rows with at most that many visible rows need no scores; -1: all do
     int64_t hist_visible;  // rows with more visible rows are counted in hist; -1: none
     unsigned long long* faults;
@@ -90,20 +94,14 @@ __device__ inline uint32_t group_code(float amax) {
     return (u >> 23) + ((u & 0x7FFFFFu) != 0 ? 1u : 0u);
 }
 
-/// E4M3 byte of value * 2^shift for an E2M1 value, exact for shifts -8..6.
-__device__ inline uint32_t e4m3_scaled(float e2m1, int shift) {
-    const float x = ldexpf(e2m1, shift);
+/// E4M3 byte of an f32 that E4M3 holds exactly.
+__device__ inline uint32_t e4m3_exact(float x) {
     const uint32_t sign = __float_as_uint(x) >> 24 & 0x80u;
     const float a = fabsf(x);
     if (a < 0x1p-6f) {
         return sign | static_cast<uint32_t>(a * 0x1p9f);
     }
     return sign | ((__float_as_uint(a) >> 20) - (120u << 3));
-}
-
-/// Head of column n (0..7) of n tile nt: lane c of a quad owns a run of 2 * tiles heads.
-__device__ inline int head_of(int tiles, int nt, int n) {
-    return n / 2 * 2 * tiles + 2 * nt + n % 2;
 }
 
 // One block a row: queries to E4M3 fragments, weights, -inf where no score will be written, zeroed
@@ -139,15 +137,30 @@ __global__ void __launch_bounds__(256)
             p.state[t * 4 + threadIdx.x] = 0;
         }
     }
-    const __nv_bfloat16* q = a.iq + int64_t{t} * a.Hi * kWidth;
-    for (int i = threadIdx.x; i < Hp * kGroups; i += 256) {
+    // One thread a group of a head (Hp * 4 is at most 256).
+    const int h_mine = threadIdx.x / kGroups;
+    const int g_mine = threadIdx.x % kGroups;
+    uint4 raw[4];
+    if (h_mine < Hp) {
         float amax = 0;
-        if (i / kGroups < a.Hi) {
-            for (int k = 0; k < 32; ++k) {
-                amax = fmaxf(amax, fabsf(__bfloat162float(q[i * 32 + k])));
+        if (h_mine < a.Hi) {
+            const auto* q = reinterpret_cast<const uint4*>(
+                a.iq + (int64_t{t} * a.Hi + h_mine) * kWidth + g_mine * 32);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                raw[k] = q[k];
+            }
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const uint32_t w[4] = {raw[k].x, raw[k].y, raw[k].z, raw[k].w};
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    amax = fmaxf(amax, fabsf(__uint_as_float(w[j] << 16)));
+                    amax = fmaxf(amax, fabsf(__uint_as_float(w[j] & 0xFFFF0000u)));
+                }
             }
         }
-        codes[i] = amax == 0 ? -1 : static_cast<int>(group_code(amax));
+        codes[threadIdx.x] = amax == 0 ? -1 : static_cast<int>(group_code(amax));
     }
     __syncthreads();
     for (int h = threadIdx.x; h < Hp; h += 256) {
@@ -158,37 +171,43 @@ __global__ void __launch_bounds__(256)
             most = max(most, code);
             least = code < 0 ? least : min(least, code);
         }
-        exponent[h] = most < 0 ? 127 : most - 6;
+        exponent[h] = most < 0 ? 127 : max(most - 6, 0);
         if (most >= 0 && most - least > 14) {
             wide = 1;
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < Hp * kWidth / 4; i += 256) {  // one 4-byte register of a fragment
-        // Register order: [n tile][half][lane][g of the half, b0 b1].
-        const int word = i % 4;
-        const int lane = i / 4 % 32;
-        const int half = i / 128 % 2;
-        const int nt = i / 256;
-        const int g = half * 2 + word / 2;
-        const int h = head_of(tiles, nt, lane / 4);
-        const int code = codes[h * kGroups + g];
-        uint32_t bytes = 0;
-        if (h < a.Hi && code >= 0) {
-            const float inverse = __uint_as_float(static_cast<uint32_t>(254 - code) << 23);
+    if (h_mine < Hp) {
+        uint32_t bytes[2][4] = {};  // [k half: even, odd columns][lane of a quad]
+        if (codes[threadIdx.x] >= 0 && wide == 0) {
+            const float scale =
+                __uint_as_float(static_cast<uint32_t>(254 - exponent[h_mine]) << 23);
+#pragma unroll
             for (int k = 0; k < 4; ++k) {
-                const int column = g * 32 + 8 * (lane % 4) + 2 * k + word % 2;
-                const float v = __bfloat162float(q[h * kWidth + column]) * inverse;
-                bytes |= e4m3_scaled(v, wide ? 0 : code - exponent[h]) << (8 * k);
+                const uint32_t w[4] = {raw[k].x, raw[k].y, raw[k].z, raw[k].w};
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {  // columns 8k + 2j, 8k + 2j + 1
+                    bytes[0][k] |= e4m3_exact(__uint_as_float(w[j] << 16) * scale) << (8 * j);
+                    bytes[1][k] |= e4m3_exact(__uint_as_float(w[j] & 0xFFFF0000u) * scale)
+                                   << (8 * j);
+                }
             }
         }
-        reinterpret_cast<uint32_t*>(p.q + int64_t{t} * Hp * kWidth)[i] = bytes;
+        // Head h stands at column 2 c + h % 2 of n tile nt: lane c of a quad owns a run of heads.
+        const int run = 2 * tiles;
+        const int nt = h_mine % run / 2;
+        const int n = h_mine / run * 2 + h_mine % 2;
+        uint8_t* to = p.q + int64_t{t} * Hp * kWidth + g_mine * Hp * 32 + nt * 256 + n * 16;
+        *reinterpret_cast<uint4*>(to) =
+            make_uint4(bytes[0][0], bytes[0][1], bytes[0][2], bytes[0][3]);
+        *reinterpret_cast<uint4*>(to + 128) =
+            make_uint4(bytes[1][0], bytes[1][1], bytes[1][2], bytes[1][3]);
     }
     for (int h = threadIdx.x; h < Hp; h += 256) {
         float w = 0;
         if (h < a.Hi) {
             w = __bfloat162float(a.w[int64_t{t} * a.Hi + h]) * a.w_scale;
-            if (!wide) {
+            if (wide == 0) {
                 w = ldexpf(w, 6 + exponent[h] - 127);
             }
         }
@@ -206,7 +225,7 @@ __global__ void __launch_bounds__(256)
         running[threadIdx.x] = 0;
     }
     __syncthreads();
-    const int share = a.cand != nullptr ? 1 : kShare;
+    const int share = a.cand != nullptr ? 1 : a.share;
     for (int base = 0; base < a.T; base += 256) {
         const int row = base + threadIdx.x;
         Batch b{row, 0, -1, 0};
@@ -274,12 +293,57 @@ __global__ void __launch_bounds__(256)
 __device__ inline uint32_t score_shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-__device__ inline void score_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, "
-        "{%10,%10,%10,%10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+/// d[g][4 nt + k]: sums of group g of this warp's 16 keys with 32 heads; `q` is the shared address
+/// of the heads' bytes of group 0, groups lie `group_bytes` apart. All four warps of a warpgroup
+/// call together.
+__device__ inline void group_sums(float (&d)[kGroups][16], const uint32_t (&a)[kGroups][4],
+                                  uint32_t q, uint32_t group_bytes, int lane) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    // Bricks of 8 heads x 16 bytes, 128 bytes apart along k and 256 along heads, no swizzle.
+    constexpr uint64_t kLayout = uint64_t{128 / 16} << 16 | uint64_t{256 / 16} << 32;
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        const uint64_t at = kLayout | ((q + g * group_bytes) & 0x3FFFFu) >> 4;
+        asm volatile(
+            "{\n.reg .pred none;\nsetp.ne.b32 none, 0, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, "
+            "none, 1, "
+            "1;\n}"
+            : "+f"(d[g][0]), "+f"(d[g][1]), "+f"(d[g][2]), "+f"(d[g][3]), "+f"(d[g][4]),
+              "+f"(d[g][5]), "+f"(d[g][6]), "+f"(d[g][7]), "+f"(d[g][8]), "+f"(d[g][9]),
+              "+f"(d[g][10]), "+f"(d[g][11]), "+f"(d[g][12]), "+f"(d[g][13]), "+f"(d[g][14]),
+              "+f"(d[g][15])
+            : "r"(a[g][0]), "r"(a[g][1]), "r"(a[g][2]), "r"(a[g][3]), "l"(at));
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int k = 0; k < 16; ++k) {
+            asm volatile("" : "+f"(d[g][k])::"memory");  // no use may move above the wait
+        }
+    }
+#else
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int nt = 0; nt < 4; ++nt) {
+            uint32_t b0, b1;
+            const uint32_t at = q + g * group_bytes + nt * 256 + lane * 4;
+            asm("ld.shared.b32 %0, [%1];" : "=r"(b0) : "r"(at));
+            asm("ld.shared.b32 %0, [%1];" : "=r"(b1) : "r"(at + 128));
+            float* e = d[g] + 4 * nt;
+            asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                "{%8,%9}, {%10,%10,%10,%10};"
+                : "=f"(e[0]), "=f"(e[1]), "=f"(e[2]), "=f"(e[3])
+                : "r"(a[g][0]), "r"(a[g][1]), "r"(a[g][2]), "r"(a[g][3]), "r"(b0), "r"(b1),
+                  "f"(0.0f));
+        }
+    }
+#endif
 }
 
 // Eight E2M1 nibbles as two registers of E4M3 bytes, times 2^-6: even columns, odd columns.
@@ -295,7 +359,7 @@ struct Stage {
 
 template <int kTiles>
 struct ScoreShared {
-    uint8_t q[kShare][kTiles * 8 * kWidth];
+    alignas(128) uint8_t q[kShare][kTiles * 8 * kWidth];
     float weight[kShare][kTiles * 8];
     Stage stage[kScoreWarps][kStages];
     uint32_t present[kScoreWarps][kStages];
@@ -304,8 +368,7 @@ struct ScoreShared {
 
 // The score of compressed row `id` for row t by plain arithmetic with the sums of score_kernel;
 // -inf where there is none.
-static __device__ __noinline__ float plain_score(const ScoreArgs& a, int t, int id, int Hp,
-                                                 bool bf16_keys) {
+__device__ inline float plain_score(const ScoreArgs& a, int t, int id, int Hp, bool bf16_keys) {
     const Row row = a.row[t];
     if (row.slot < 0 || id < 0 || id >= visible_rows(row.pos, a.keys.ratio)) {
         return kMinusInf;
@@ -362,14 +425,14 @@ static __device__ __noinline__ float plain_score(const ScoreArgs& a, int t, int 
 }
 
 // A batch with a wide row, tiles [first, last).
-static __device__ __noinline__ void score_plain_batch(const ScoreArgs& a, const Batch& b, int first,
-                                                      int last, int Hp, unsigned* hist) {
+__device__ inline void score_plain_batch(const ScoreArgs& a, const Batch& b, int first, int last,
+                                         int Hp, unsigned* hist) {
     for (int i = 0; i < b.rows; ++i) {
         const int t = b.row0 + i;
         const int64_t end = min(scored_columns(a, t), int64_t{last} * kTile);
         const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
         for (int64_t j = int64_t{first} * kTile + threadIdx.x; j < end; j += blockDim.x) {
-            const float score = plain_score(a, t, map.id(j), Hp, false);
+            const float score = plain_score(a, t, map.id(static_cast<int>(j)), Hp, false);
             a.out[t * a.stride + j] = score;
             const uint32_t key = order_key(score);
             if (hist != nullptr && key != 0) {
@@ -396,9 +459,12 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     const int c = lane % 4;
 
     const int batches = *p.batches;
-    const int64_t total = p.first_tile[batches];
-    int at = static_cast<int>(total * blockIdx.x / gridDim.x);
-    const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
+    const int total = p.first_tile[batches];
+    const int grid = static_cast<int>(gridDim.x);
+    const int block = static_cast<int>(blockIdx.x);
+    const int more = total % grid;  // the first `more` blocks take one tile more
+    int at = total / grid * block + min(block, more);
+    const int end = at + total / grid + (block < more ? 1 : 0);
     int batch = 0;
     for (int low = 0, high = batches; low < high;) {  // last batch that starts at or before `at`
         const int middle = (low + high) / 2;
@@ -513,19 +579,28 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
                 }
             }
         }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        asm volatile("fence.proxy.async.shared::cta;" ::
+                         : "memory");  // q is read by the async proxy
+#endif
         __syncthreads();
 
         int stage = 0;
-        for (int tile = first + warp; tile < last; tile += kScoreWarps) {
+        // All warps make the same rounds, since four of them share a product; a tile beyond the end
+        // has no keys.
+        for (int round = first; round < last; round += kScoreWarps) {
+            const int tile = round + warp;
             asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2));
             __syncwarp();
-            Stage& s = sm.stage[warp][stage];
+            const Stage& s = sm.stage[warp][stage];
             const uint32_t present = sm.present[warp][stage];
-            // Raw words: [16-key tile][group][row half].
-            uint32_t fragment[2][kGroups][4];
-            float scale[2][2][kGroups];
-#pragma unroll
+            load(tile + (kStages - 1) * kScoreWarps,
+                 (stage + kStages - 1) % kStages);  // of the last round
+            locate(tile + kStages * kScoreWarps);
+#pragma unroll 1
             for (int m = 0; m < 2; ++m) {
+                uint32_t fragment[kGroups][4];
+                float scale[2][kGroups];
 #pragma unroll
                 for (int g = 0; g < kGroups; g += 2) {
                     const int key = m * 16 + lane % 16;
@@ -536,79 +611,61 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
                                  : "r"(score_shared_address(s.codes + key * 64 + piece * 16)));
 #pragma unroll
                     for (int k = 0; k < 4; ++k) {
-                        e2m1_to_e4m3(w[k], fragment[m][g + k / 2][k % 2],
-                                     fragment[m][g + k / 2][2 + k % 2]);
+                        e2m1_to_e4m3(w[k], fragment[g + k / 2][k % 2],
+                                     fragment[g + k / 2][2 + k % 2]);
                     }
                 }
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const uint32_t codes = s.scales[m * 16 + half * 8 + r];
-                    scale[m][half][0] = __uint_as_float(codes << 23 & 0x7F800000u);
-                    scale[m][half][1] = __uint_as_float(codes << 15 & 0x7F800000u);
-                    scale[m][half][2] = __uint_as_float(codes << 7 & 0x7F800000u);
-                    scale[m][half][3] = __uint_as_float(codes >> 1 & 0x7F800000u);
+                    scale[half][0] = __uint_as_float(codes << 23 & 0x7F800000u);
+                    scale[half][1] = __uint_as_float(codes << 15 & 0x7F800000u);
+                    scale[half][2] = __uint_as_float(codes << 7 & 0x7F800000u);
+                    scale[half][3] = __uint_as_float(codes >> 1 & 0x7F800000u);
                 }
-            }
-            load(tile + (kStages - 1) * kScoreWarps,
-                 (stage + kStages - 1) % kStages);  // over the stage of the step before
-            locate(tile + kStages * kScoreWarps);
-            const int column = tile * kTile + r + 8 * c;
-            const int id_here = id_of(column);
-            const bool there = (present >> lane & 1u) != 0;  // implies an id
-
-            for (int i = 0; i < b.rows; ++i) {
-                float part[4] = {0, 0, 0, 0};  // keys r, r + 8, r + 16, r + 24
+                // After the sum over a quad, lanes 0 and 1 hold key r, lanes 2 and 3 key r + 8.
+                const int eight = 2 * m + c / 2;
+                const int column = tile * kTile + 8 * eight + r;
+                const int id_here = tile < last ? id_of(column) : -1;
+                const bool there = (present >> (r * 4 + eight) & 1u) != 0;  // implies an id
 #pragma unroll 1
-                for (int nt = 0; nt < kTiles; ++nt) {
-                    const uint4* q = reinterpret_cast<const uint4*>(sm.q[i]) + nt * 64 + lane;
-                    const uint4 q0 = q[0];
-                    const uint4 q1 = q[32];
-                    const uint32_t bq[kGroups][2] = {
-                        {q0.x, q0.y}, {q0.z, q0.w}, {q1.x, q1.y}, {q1.z, q1.w}};
-                    const float2 weight =
-                        *reinterpret_cast<const float2*>(&sm.weight[i][c * 2 * kTiles + 2 * nt]);
+                for (int i = 0; i < b.rows; ++i) {
+                    float part[2] = {0, 0};
 #pragma unroll
-                    for (int m = 0; m < 2; ++m) {
-                        float dot[4];
+                    for (int eights = 0; eights < kTiles; eights += 4) {
+                        float d[kGroups][16];
+                        group_sums(d, fragment, score_shared_address(sm.q[i]) + eights * 256,
+                                   kTiles * 256, lane);
 #pragma unroll
-                        for (int g = 0; g < kGroups; ++g) {
-                            float d[4];
-                            score_mma(d, fragment[m][g], bq[g][0], bq[g][1]);
+                        for (int nt = 0; nt < 4; ++nt) {
+                            const float2 weight = *reinterpret_cast<const float2*>(
+                                &sm.weight[i][c * 2 * kTiles + 2 * (eights + nt)]);
 #pragma unroll
                             for (int k = 0; k < 4; ++k) {
-                                const float by = scale[m][k / 2][g];
-                                dot[k] = g == 0 ? d[k] * by : __fmaf_rn(d[k], by, dot[k]);
+                                float dot = d[0][4 * nt + k] * scale[k / 2][0];
+#pragma unroll
+                                for (int g = 1; g < kGroups; ++g) {
+                                    dot = __fmaf_rn(d[g][4 * nt + k], scale[k / 2][g], dot);
+                                }
+                                part[k / 2] = __fmaf_rn(k % 2 == 0 ? weight.x : weight.y,
+                                                        fmaxf(dot, 0.0f), part[k / 2]);
                             }
                         }
-#pragma unroll
-                        for (int k = 0; k < 4; ++k) {
-                            float& to = part[2 * m + k / 2];
-                            to = __fmaf_rn(k % 2 == 0 ? weight.x : weight.y, fmaxf(dot[k], 0.0f),
-                                           to);
-                        }
                     }
-                }
-                // Lane c of a quad ends with key r + 8 c: (run 0 + run 2) + (run 1 + run 3).
-                const bool upper = c >= 2;
-                const float give0 = upper ? part[0] : part[2];
-                const float give1 = upper ? part[1] : part[3];
-                const float keep0 = upper ? part[2] : part[0];
-                const float keep1 = upper ? part[3] : part[1];
-                const float sum0 = keep0 + __shfl_xor_sync(~0u, give0, 2);
-                const float sum1 = keep1 + __shfl_xor_sync(~0u, give1, 2);
-                const bool odd = c % 2 != 0;
-                const float score =
-                    (odd ? sum1 : sum0) + __shfl_xor_sync(~0u, odd ? sum0 : sum1, 1);
-                const int visible = sm.visible[i];
-                const bool shown = there && id_here < visible;
-                const int limit = a.cand != nullptr ? columns : min(columns, visible);
-                if (column < limit) {
-                    const float value = shown ? score : kMinusInf;
-                    a.out[(b.row0 + i) * a.stride + column] = value;
-                    if (counts) {
-                        const uint32_t key = order_key(value);
-                        if (key != 0) {
-                            atomicAdd(&hist[i * kBins + bin_of(key)], 1u);
+                    const bool upper = c >= 2;
+                    float score = upper ? part[1] : part[0];
+                    score += __shfl_xor_sync(~0u, upper ? part[0] : part[1], 2);
+                    score += __shfl_xor_sync(~0u, score, 1);
+                    const int visible = sm.visible[i];
+                    const int limit = a.cand != nullptr ? columns : min(columns, visible);
+                    if (tile < last && column < limit && c % 2 == 0) {
+                        const float value = there && id_here < visible ? score : kMinusInf;
+                        a.out[(b.row0 + i) * a.stride + column] = value;
+                        if (counts) {
+                            const uint32_t key = order_key(value);
+                            if (key != 0) {
+                                atomicAdd(&hist[i * kBins + bin_of(key)], 1u);
+                            }
                         }
                     }
                 }
@@ -634,7 +691,7 @@ __global__ void __launch_bounds__(256)
     const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
     for (int64_t j = int64_t{blockIdx.x} * 256 + threadIdx.x; j < a.N;
          j += int64_t{gridDim.x} * 256) {
-        a.out[t * a.stride + j] = plain_score(a, t, map.id(j), Hp, bf16_keys);
+        a.out[t * a.stride + j] = plain_score(a, t, map.id(static_cast<int>(j)), Hp, bf16_keys);
     }
 }
 

@@ -15,7 +15,8 @@ constexpr int kSelectThreads = 1024;
 constexpr int kSpan = 8192;  // scores that one block of a long row looks at
 constexpr int kShortRow = 16384;
 constexpr int kMaxKept = 4096;
-constexpr int kListed = 8192;  // entries of the threshold bin that are kept aside
+constexpr int kListed = 8192;      // entries of the threshold bin that are kept aside
+constexpr int kSpanListed = 1024;  // of them from one span
 constexpr int kHistThreads = 512;
 
 /// A row to choose from: candidate j has score values[j] and row id columns.id(j).
@@ -70,7 +71,7 @@ __device__ inline SelectRow select_row(const SelectArgs& a, int t, bool report) 
 
 /// Ordered key of candidate j; 0 = not eligible.
 __device__ inline uint32_t candidate_key(const SelectRow& s, int64_t j, int* id) {
-    *id = s.columns.id(j);
+    *id = s.columns.id(static_cast<int>(j));
     return *id >= 0 && *id < s.visible ? order_key(s.values[j]) : 0;
 }
 
@@ -79,6 +80,7 @@ struct SelectShared {
     unsigned warps[2][32];
     unsigned chosen[4];
     int ids[kMaxKept];
+    uint64_t listed[kSpanListed];
 };
 
 /// Largest bin b with at least `want` entries in bins b and above (want > 0); chosen[0] = b or -1
@@ -130,32 +132,60 @@ __device__ void threshold_bin(SelectShared& sm, const unsigned* bins, unsigned w
     __syncthreads();
 }
 
-/// Chooses and emits a whole row in one block.
+/// Chooses and emits a whole row in one block. Each warp owns a run of candidates, so that emission
+/// is in order. kShort: rows of at most kShortRow, whose keys stay in registers.
+template <bool kShort>
 __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, const SelectRow& s,
                                        int t) {
     const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
     constexpr int kWarps = kSelectThreads / 32;
+    constexpr int kRounds = kShort ? kShortRow / kSelectThreads : 1;
+    const int64_t each = kShort ? kRounds * 32 : (s.n + kSelectThreads - 1) / kSelectThreads * 32;
+    const int64_t first = warp * each;
+    const int64_t last = first + each < s.n ? first + each : s.n;
+    uint32_t held[kRounds];
+    if constexpr (kShort) {
+#pragma unroll
+        for (int i = 0; i < kRounds; ++i) {
+            const int64_t j = first + i * 32 + lane;
+            int id;
+            held[i] = j < last ? candidate_key(s, j, &id) : 0;
+        }
+    }
+    // Calls f(candidate, key) in order; all lanes of a warp call together, key 0 beyond the end.
+    const auto each_key = [&](const auto& f) {
+        if constexpr (kShort) {
+#pragma unroll
+            for (int i = 0; i < kRounds; ++i) {
+                f(first + i * 32 + lane, held[i]);
+            }
+        } else {
+            for (int64_t base = first; base < last; base += 32) {
+                int id;
+                f(base + lane, base + lane < last ? candidate_key(s, base + lane, &id) : 0);
+            }
+        }
+    };
     unsigned want = static_cast<unsigned>(a.K);
     uint32_t prefix = 0;  // decided high bits of the threshold key
     uint32_t mask = 0;
     bool take_all = false;  // fewer than K eligible
+    bool exact = false;     // all that share the prefix are wanted
     constexpr int kShift[3] = {21, 10, 0};
     constexpr int kBits[3] = {11, 11, 10};
-    for (int pass = 0; pass < 3 && !take_all; ++pass) {
+    for (int pass = 0; pass < 3 && !take_all && !exact; ++pass) {
         for (int i = tid; i < kBins; i += kSelectThreads) {
             sm.bins[i] = 0;
         }
         __syncthreads();
         const uint32_t field = (1u << kBits[pass]) - 1;
-        for (int64_t j = tid; j < s.n; j += kSelectThreads) {
-            int id;
-            const uint32_t key = candidate_key(s, j, &id);
+        each_key([&](int64_t, uint32_t key) {
             if (key != 0 && (key & mask) == prefix) {
                 atomicAdd(&sm.bins[key >> kShift[pass] & field], 1u);
             }
-        }
+        });
         __syncthreads();
         threshold_bin<kSelectThreads>(sm, sm.bins, want);
         if (sm.chosen[0] == ~0u) {
@@ -164,27 +194,22 @@ __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, co
             want -= sm.chosen[1];
             prefix |= sm.chosen[0] << kShift[pass];
             mask |= field << kShift[pass];
+            exact = sm.bins[sm.chosen[0]] == want;
         }
         __syncthreads();
     }
-    // Each warp owns a run of candidates, so that emission is in order.
-    const int64_t each = (s.n + kSelectThreads - 1) / kSelectThreads * 32;
-    const int64_t first = warp * each;
-    const int64_t last = first + each < s.n ? first + each : s.n;
-    const auto judge = [&](int64_t j, bool* above, bool* equal, int* id) {
-        const uint32_t key = j < last ? candidate_key(s, j, id) : 0;
-        *above = key != 0 && (take_all || key > prefix);
-        *equal = key != 0 && !take_all && key == prefix;
+    const auto above = [&](uint32_t key) {
+        return key != 0 && (take_all || (key & mask) > prefix);
+    };
+    const auto equal = [&](uint32_t key) {
+        return key != 0 && !take_all && (key & mask) == prefix;
     };
     unsigned n_above = 0;
     unsigned n_equal = 0;
-    for (int64_t base = first; base < last; base += 32) {
-        bool above, equal;
-        int id;
-        judge(base + lane, &above, &equal, &id);
-        n_above += __popc(__ballot_sync(~0u, above));
-        n_equal += __popc(__ballot_sync(~0u, equal));
-    }
+    each_key([&](int64_t, uint32_t key) {
+        n_above += __popc(__ballot_sync(~0u, above(key)));
+        n_equal += __popc(__ballot_sync(~0u, equal(key)));
+    });
     if (lane == 0) {
         sm.warps[0][warp] = n_above;
         sm.warps[1][warp] = n_equal;
@@ -201,23 +226,20 @@ __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, co
         total_equal += sm.warps[1][w];
     }
     int* out = a.out + int64_t{t} * a.K;
-    for (int64_t base = first; base < last; base += 32) {
-        bool above, equal;
-        int id = -1;
-        judge(base + lane, &above, &equal, &id);
-        const unsigned b_above = __ballot_sync(~0u, above);
-        const unsigned b_equal = __ballot_sync(~0u, equal);
+    each_key([&](int64_t j, uint32_t key) {
+        const unsigned b_above = __ballot_sync(~0u, above(key));
+        const unsigned b_equal = __ballot_sync(~0u, equal(key));
         const unsigned below = (1u << lane) - 1;
         const unsigned e = at_equal + __popc(b_equal & below);
-        if (above || (equal && e < want)) {
+        if (above(key) || (equal(key) && e < want)) {
             const unsigned place = at_above + __popc(b_above & below) + (e < want ? e : want);
             if (place < static_cast<unsigned>(a.K)) {
-                out[place] = id;
+                out[place] = s.columns.id(static_cast<int>(j));
             }
         }
         at_above += __popc(b_above);
         at_equal += __popc(b_equal);
-    }
+    });
     const unsigned kept =
         take_all ? total_above : total_above + (total_equal < want ? total_equal : want);
     for (unsigned i = kept + tid; i < static_cast<unsigned>(a.K); i += kSelectThreads) {
@@ -299,7 +321,7 @@ __global__ void __launch_bounds__(kSelectThreads)
             if (s.all) {
                 select_all(a, s, t);
             } else {
-                select_in_block(a, sm, s, t);
+                select_in_block<true>(a, sm, s, t);
             }
         }
         return;
@@ -314,30 +336,52 @@ __global__ void __launch_bounds__(kSelectThreads)
     int* sure = a.sure + int64_t{t} * kMaxKept;
     threshold_bin<kSelectThreads>(sm, a.hist + int64_t{t} * kBins, static_cast<unsigned>(a.K));
     const int bin = static_cast<int>(sm.chosen[0]);  // -1: all eligible rows are chosen
-    const int lane = tid % 32;
-    for (int64_t base = first; base < last; base += kSelectThreads) {
-        const int64_t j = base + tid;
-        int id = -1;
-        const uint32_t key = j < last ? candidate_key(s, j, &id) : 0;
-        const int b = bin_of(key);
-        const bool above = key != 0 && b > bin;
-        const bool inside = key != 0 && b == bin;
-        const auto place = [&](bool mine, unsigned* counter) {
-            const unsigned ballot = __ballot_sync(~0u, mine);
-            unsigned start = 0;
-            if (ballot != 0 && lane == __ffs(ballot) - 1) {
-                start = atomicAdd(counter, __popc(ballot));
+    if (tid < 4) {
+        sm.warps[1][tid] = 0;  // sure and listed of this span, then their places in the row's lists
+    }
+    constexpr int kEach = kSpan / kSelectThreads;
+    uint32_t keys[kEach];
+    int ids[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        const int64_t j = first + i * kSelectThreads + tid;
+        ids[i] = -1;
+        keys[i] = j < last ? candidate_key(s, j, &ids[i]) : 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        const int b = bin_of(keys[i]);
+        if (keys[i] != 0 && b > bin) {
+            const unsigned at = atomicAdd(&sm.warps[1][0], 1u);
+            if (at < kMaxKept) {
+                sm.ids[at] = ids[i];
             }
-            start = ballot == 0 ? 0 : __shfl_sync(~0u, start, __ffs(ballot) - 1);
-            return start + __popc(ballot & ((1u << lane) - 1));
-        };
-        const unsigned at_sure = place(above, &state[0]);
-        if (above && at_sure < kMaxKept) {
-            sure[at_sure] = id;
+        } else if (keys[i] != 0 && b == bin) {
+            const unsigned at = atomicAdd(&sm.warps[1][1], 1u);
+            if (at < kSpanListed) {
+                sm.listed[at] = uint64_t{keys[i]} << 32 | static_cast<uint32_t>(~ids[i]);
+            }
         }
-        const unsigned at_listed = place(inside, &state[1]);
-        if (inside && at_listed < kListed) {
-            listed[at_listed] = uint64_t{key} << 32 | static_cast<uint32_t>(~id);
+    }
+    __syncthreads();
+    const unsigned my_sure = sm.warps[1][0];
+    const unsigned my_listed = sm.warps[1][1];
+    if (tid == 0 && my_sure > 0) {
+        sm.warps[1][2] = atomicAdd(&state[0], my_sure);
+    }
+    if (tid == 32 && my_listed > 0) {  // too many in one span count as too many in all
+        sm.warps[1][3] = atomicAdd(&state[1], my_listed <= kSpanListed ? my_listed : kListed + 1);
+    }
+    __syncthreads();
+    for (unsigned i = tid; i < my_sure; i += kSelectThreads) {
+        if (sm.warps[1][2] + i < kMaxKept) {
+            sure[sm.warps[1][2] + i] = sm.ids[i];
+        }
+    }
+    for (unsigned i = tid; i < my_listed && my_listed <= kSpanListed; i += kSelectThreads) {
+        if (sm.warps[1][3] + i < kListed) {
+            listed[sm.warps[1][3] + i] = sm.listed[i];
         }
     }
     __threadfence();
@@ -354,7 +398,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     const unsigned n_sure = __ldcg(&state[0]);
     const unsigned n_listed = __ldcg(&state[1]);
     if (n_listed > kListed) {  // a bin full of near ties: walk the row
-        select_in_block(a, sm, s, t);
+        select_in_block<false>(a, sm, s, t);
         return;
     }
     const unsigned K = static_cast<unsigned>(a.K);

@@ -103,6 +103,33 @@ __device__ inline int list_drafts(const DrawArgs& a, int m, const SampleParams& 
     return n;
 }
 
+// The highest bin from which the bins upwards hold at least `want`; 0 if they never do. One warp
+// calls.
+__device__ inline int bin_reaching(const unsigned* bins, unsigned long long want) {
+    constexpr int kEach = kBins / 32;
+    const int lane = threadIdx.x % 32;
+    const int first = kBins - 1 - lane * kEach;  // lane 0 owns the highest bins
+    unsigned long long mine = 0;
+    for (int i = 0; i < kEach; ++i) {
+        mine += bins[first - i];
+    }
+    unsigned long long before = mine;
+    for (int step = 1; step < 32; step *= 2) {
+        const unsigned long long other = __shfl_up_sync(kFullWarp, before, step);
+        before += lane >= step ? other : 0;
+    }
+    before -= mine;
+    int found = -1;
+    if (before < want && before + mine >= want) {
+        for (int i = 0; found < 0; ++i) {
+            before += bins[first - i];
+            found = before >= want ? first - i : -1;
+        }
+    }
+    const unsigned who = __ballot_sync(kFullWarp, found >= 0);
+    return who == 0 ? 0 : __shfl_sync(kFullWarp, found, __ffs(who) - 1);
+}
+
 // What decides whether an id is kept.
 struct Cut {
     uint32_t key;  // ordered logit
@@ -144,11 +171,24 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
 
     float raw_top = -__builtin_huge_valf();
     bool bad = false;
-    for (int64_t i = tid; i < slice.n; i += kThreads) {
-        const float x = raw[i];
-        l[i] = x;
+    const auto keep_raw = [&](float x) {
         bad = bad || !(x <= 3.4028234663852886e38f);
         raw_top = fmaxf(raw_top, x);
+    };
+    const int64_t fours = a.stride % 4 == 0 ? slice.n / 4 : 0;  // short rows may start anywhere
+#pragma unroll 4
+    for (int64_t i = tid; i < fours; i += kThreads) {
+        const float4 x = reinterpret_cast<const float4*>(raw)[i];
+        reinterpret_cast<float4*>(l)[i] = x;
+        keep_raw(x.x);
+        keep_raw(x.y);
+        keep_raw(x.z);
+        keep_raw(x.w);
+    }
+    for (int64_t i = fours * 4 + tid; i < slice.n; i += kThreads) {
+        const float x = raw[i];
+        l[i] = x;
+        keep_raw(x);
     }
     raw_top = cluster_fold(cluster, sm.places, bad ? __builtin_huge_valf() : raw_top, MaxF32(),
                            turn, cluster_turn);
@@ -157,6 +197,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
         cluster.sync();
         return;
     }
+    // cluster_fold has synchronised the block: every thread may read what others wrote to l.
     double raw_sum = 0;
     if (a.logprob != nullptr) {
         for (int64_t i = tid; i < slice.n; i += kThreads) {
@@ -242,48 +283,54 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
     cut.key = ordered(-3.4028234663852886e38f);  // all finite logits
     bool compact = false;
     if (limits || nucleus) {
-        // A key below which nothing can be kept.
+        // A key below which nothing can be kept, from a histogram over the upper bits of the key:
+        // of ids for top_k, else of probability in units of 2^-11 of the largest, rounded down.
         uint32_t least = cut.key;
         unsigned long long total = 0;
-        if (limits) {
+        for (int i = tid; i < kBins; i += kThreads) {
+            sm.bins[i] = 0;
+        }
+        cluster.sync();
+        for (int64_t i = tid; i < slice.n; i += kThreads) {
+            const float x = l[i];
+            unsigned add = limits && x > -__builtin_huge_valf() ? 1 : 0;
+            if (!limits) {
+                const unsigned long long w = weight_of(x);
+                total += w;
+                add = static_cast<unsigned>(w >> 32);
+            }
+            if (add > 0) {
+                atomicAdd(&sm.bins[ordered(x) >> 21], add);
+            }
+        }
+        if (!limits) {
+            total = cluster_fold(cluster, sm.places, total, AddU64(), turn, cluster_turn);
+        }
+        cluster.sync();
+        if (rank != 0) {
+            unsigned* first = cluster.map_shared_rank(sm.bins, 0);
             for (int i = tid; i < kBins; i += kThreads) {
-                sm.bins[i] = 0;
-            }
-            cluster.sync();
-            for (int64_t i = tid; i < slice.n; i += kThreads) {
-                if (l[i] > -__builtin_huge_valf()) {
-                    atomicAdd(&sm.bins[ordered(l[i]) >> 21], 1u);
+                if (sm.bins[i] != 0) {
+                    atomicAdd(&first[i], sm.bins[i]);
                 }
             }
-            cluster.sync();
-            if (rank != 0) {
-                unsigned* first = cluster.map_shared_rank(sm.bins, 0);
-                for (int i = tid; i < kBins; i += kThreads) {
-                    if (sm.bins[i] != 0) {
-                        atomicAdd(&first[i], sm.bins[i]);
-                    }
-                }
-            }
-            cluster.sync();
-            if (rank == 0 && tid == 0) {
-                int bin = kBins;
-                unsigned count = 0;
-                while (bin > 0 && count < static_cast<unsigned>(s.top_k)) {
-                    count += sm.bins[--bin];
-                }
+        }
+        cluster.sync();
+        if (rank == 0 && tid < 32) {
+            const double mass = static_cast<double>(s.top_p) * static_cast<double>(total) * 0x1p-32;
+            const int bin = bin_reaching(
+                sm.bins, limits ? static_cast<unsigned long long>(s.top_k) : __double2ull_ru(mass));
+            if (tid == 0) {
                 sm.chosen_bin = bin;
             }
-            cluster.sync();
-            const int bin = *cluster.map_shared_rank(&sm.chosen_bin, 0);
-            const uint32_t edge = static_cast<uint32_t>(bin) << 21;
-            least = edge > least ? edge : least;
-        } else {
-            for (int64_t i = tid; i < slice.n; i += kThreads) {
-                total += weight_of(l[i]);
-            }
-            total = cluster_fold(cluster, sm.places, total, AddU64(), turn, cluster_turn);
-            // Ids that weigh less than an even share of the excluded mass cannot be kept; the
-            // margin covers the rounding of exp and log.
+        }
+        cluster.sync();
+        const uint32_t edge = static_cast<uint32_t>(*cluster.map_shared_rank(&sm.chosen_bin, 0))
+                              << 21;
+        least = edge > least ? edge : least;
+        if (!limits) {
+            // Ids that weigh less than an even share of the excluded mass cannot be kept either;
+            // the margin covers the rounding of exp and log.
             const double share = (1 - static_cast<double>(s.top_p)) *
                                  (static_cast<double>(total) / kUnit) / static_cast<double>(a.V);
             const double x = (top + log(share) - 1e-6) * temperature;

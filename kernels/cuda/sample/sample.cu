@@ -28,7 +28,7 @@ struct DrawPlan {
 DrawPlan plan_of(const Context& c, int64_t V) {
     constexpr int64_t kEntry = 16;  // weight, key, id
     const int64_t base = sizeof(sample::DrawShared);
-    for (int gathered : {4096, 2048, 1024}) {
+    for (int gathered : {8192, 4096, 2048, 1024}) {
         const int64_t bytes = base + gathered * kEntry + slice_floats(V) * 4;
         if (bytes <= c.smem_block) {
             return {gathered, false, bytes};
