@@ -13,12 +13,15 @@ int main(int argc, char** argv) {
     std::string plugin;
     std::string component;
     std::string oracle;
+    std::string checkpoint;
     std::vector<std::string> settings;
     std::vector<char*> rest{argv[0]};
     for (int i = 1; i < argc; ++i) {
         const std::string arg = argv[i];
         if ((arg == "--plugin" || arg == "--component") && i + 1 < argc) {
             (arg == "--plugin" ? plugin : component) = argv[++i];
+        } else if (arg == "--checkpoint" && i + 1 < argc) {
+            checkpoint = argv[++i];
         } else if (arg == "--oracle" && i + 1 < argc) {
             oracle = argv[++i];
         } else if (arg == "--set" && i + 1 < argc) {
@@ -26,9 +29,11 @@ int main(int argc, char** argv) {
         } else if (arg == "--help" || arg == "-h") {
             std::printf(
                 "usage: %s --plugin FILE.so [--component NAME] [--set KEY=VALUE]... "
-                "[--oracle FILE.so] [GoogleTest flags]\n"
+                "[--oracle FILE.so] [--checkpoint DIR] [GoogleTest flags]\n"
                 "Checks the rules of every plugin kind and the suite of each component's kind.\n"
-                "--oracle names a compute plugin with whose ops those of the first are compared.\n",
+                "--oracle names a compute plugin with whose ops those of the first are compared.\n"
+                "--checkpoint names a model directory that a model plugin claims: its text "
+                "rules.\n",
                 argv[0]);
             return 0;
         } else {
@@ -50,6 +55,7 @@ int main(int argc, char** argv) {
                      component.c_str());
         return 2;
     }
+    tenon::testing::set_checkpoint_under_test(checkpoint);
     if (!oracle.empty()) {
         auto other = tenon::testing::LoadedPlugin::load(oracle);
         if (!other.ok()) {

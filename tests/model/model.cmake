@@ -23,6 +23,12 @@ if(TARGET dsv41 AND TARGET tenon_testing)
       endif()
     endforeach()
   endforeach()
+  if(TARGET tenon::conformance)
+    add_test(NAME conformance.dsv41.text
+        COMMAND tenon::conformance --plugin $<TARGET_FILE:dsv41> --checkpoint ${PROJECT_SOURCE_DIR}/models/tenon-mini
+                --gtest_filter=*TextRules*)
+    set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 300)
+  endif()
   if(TARGET tenon_engine AND TARGET exl3)
     tenon_add_test(engine_mini_test SOURCES model/engine_mini_test.cc
         LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 900)

@@ -140,7 +140,16 @@ namespace {
 std::optional<LoadedPlugin> plugin_under_test_;
 std::string only_component_;
 std::optional<LoadedPlugin> oracle_plugin_;
+std::string checkpoint_;
 }  // namespace
+
+void set_checkpoint_under_test(const std::string& directory) {
+    checkpoint_ = directory;
+}
+
+const std::string& checkpoint_under_test() {
+    return checkpoint_;
+}
 
 void set_oracle_plugin(LoadedPlugin plugin) {
     oracle_plugin_ = std::move(plugin);

@@ -194,7 +194,8 @@ class ModelFamily : public Object {
     /// errors  not_found: another family's model_type; invalid_argument: claims it, but the config
     /// is wrong
     virtual Status inspect(Checkpoint& checkpoint, ModelInfo* out) noexcept = 0;
-    /// Text side alone: needs only tokenizer.json (config.json optional).
+    /// Text side alone: needs only tokenizer.json (config.json optional). The codec stays the
+    /// family's and lives as long as it.
     virtual Status open_text(Checkpoint& checkpoint, TextCodec** out) noexcept = 0;
     /// Bytes per place and tag; allocates nothing. `formats` as in ModelServices.
     virtual Status plan(Checkpoint& checkpoint, WeightSource& weights,

@@ -201,6 +201,9 @@ void set_plugin_under_test(LoadedPlugin plugin, const std::string& only_componen
 /// those of the plugin under test are compared.
 const LoadedPlugin* oracle_plugin();
 void set_oracle_plugin(LoadedPlugin plugin);
+/// Directory named by `--checkpoint`, or "": one that the model plugin under test claims.
+const std::string& checkpoint_under_test();
+void set_checkpoint_under_test(const std::string& directory);
 /// Values that every OptionSet takes instead of a declared default (`--set key=value`, bare text
 /// allowed). errors  invalid_argument: no component declares the key, or the value is not of its
 /// type
