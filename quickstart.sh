@@ -44,7 +44,7 @@ step "start"
 "$tenon" serve profiles/mini.toml &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     if ! kill -0 $server 2>/dev/null; then
         wait $server && code=0 || code=$?
         echo "tenon ended with exit code $code before it was ready; its messages are above" >&2
@@ -65,5 +65,5 @@ TEXT
     fi
     sleep 0.1
 done
-echo "tenon did not become ready within 10 s" >&2
+echo "tenon did not become ready within 60 s" >&2
 exit 1
