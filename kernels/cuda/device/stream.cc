@@ -17,15 +17,21 @@ constexpr auto kSpin = std::chrono::microseconds(200);
 
 class CudaStream final : public Implements<CudaStream, Stream> {
   public:
-    explicit CudaStream(cudaStream_t stream) : stream_(stream) {}
+    CudaStream(cudaStream_t stream, int device) : stream_(stream), device_(device) {}
     CudaStream(const CudaStream&) = delete;
     CudaStream& operator=(const CudaStream&) = delete;
     ~CudaStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
 
-    void* native() noexcept override { return stream_; }
+    // Every op asks for the handle before it launches, on whatever thread, and a launch needs the
+    // stream's GPU to be the thread's.
+    void* native() noexcept override {
+        static_cast<void>(use_device(device_));
+        return stream_;
+    }
 
   private:
     cudaStream_t stream_;
+    int device_;
 };
 
 class CudaEvent final : public Implements<CudaEvent, Event> {
@@ -76,7 +82,9 @@ Status make_stream(const StreamDesc& desc, Stream** out) {
                                   std::clamp(-static_cast<int>(desc.priority), greatest, least)),
                               "cudaStreamCreate"),
                   "stream '{}'", desc.name);
-    *out = new CudaStream(stream);
+    int device = 0;
+    TENON_TRY(cuda_status(cudaGetDevice(&device), "stream"));
+    *out = new CudaStream(stream, device);
     return {};
 }
 
