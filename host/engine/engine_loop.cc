@@ -35,6 +35,15 @@ int exit_code_of(EndCause cause) {
     }
 }
 
+/// Entries from `first` on, for a log line.
+std::string listed(Span<const int64_t> values, uint64_t first) {
+    std::string text;
+    for (uint64_t i = first; i < values.size; ++i) {
+        text += (i > first ? " " : "") + std::to_string(values[i]);
+    }
+    return text;
+}
+
 engine::PlannerConfig planner_config(const EngineSettings& s, const ModelInfo& info) {
     engine::PlannerConfig c;
     c.info = info;
@@ -184,6 +193,9 @@ Status EngineLoop::Impl::warm_up() {
     CostTable costs;
     TENON_TRY_CTX(model.warm_up(WarmUp{}, &costs), "warm-up");
     core.set_costs(costs);
+    host.log(LogLevel::info, "engine",
+             format("costs window_us=[{}] draft_us=[{}] stage_us=[{}]", listed(costs.window_us, 1),
+                    listed(costs.draft_us, 1), listed(costs.stage_us, 0)));
     return {};
 }
 

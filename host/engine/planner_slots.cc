@@ -43,8 +43,10 @@ void Planner::admit(int64_t now_us) {
         }
         const SequenceSpec& spec = *waiting_[next].spec;
         const Parked* parked = oldest_parked();
-        if (parked != nullptr && parked->spec->background <= spec.background) {
-            return;  // it had a slot before
+        if (parked != nullptr &&
+            (parked->spec->background <= spec.background ||
+             now_us - parked->spec->arrival_us > config_.fairness_background_us)) {
+            return;  // it had a slot before; a background reply yields, but not for ever
         }
         if (live_slots() + this->parked() >= static_cast<int64_t>(parked_.size())) {
             return;  // every live slot may have to be parked

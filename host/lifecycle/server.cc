@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "host/engine/engine_loop.h"
+#include "host/lifecycle/memory_watch.h"
 #include "host/log/log.h"
 #include "host/profile/units.h"
 #include "tenon/engine.h"
@@ -21,35 +23,18 @@ constexpr int64_t kCloseUs = 1'000'000;
 // slow CPU takes under a minute.
 constexpr int64_t kStallUs = 180'000'000;
 
-/// Levels of MemAvailable (engine.md 3.3): 0 ok, 1 soft, 2 hard twice in a row, 3 last.
-class MemoryWatch {
-  public:
-    explicit MemoryWatch(const OptionBag& bag)
-        : soft_(bag.integer("soft")), hard_(bag.integer("hard")), last_(bag.integer("last")) {}
-    uint32_t read() {
-        available_ = memory_available();
-        if (available_ == 0) {
-            return 0;  // unknown
-        }
-        if (available_ < last_) {
-            return 3;
-        }
-        hard_readings_ = available_ < hard_ ? hard_readings_ + 1 : 0;
-        return hard_readings_ >= 2 ? 2 : available_ < soft_ ? 1 : 0;
-    }
-    int64_t available() const { return available_; }
-
-  private:
-    int64_t soft_, hard_, last_;
-    int64_t available_ = 0;
-    int hard_readings_ = 0;
-};
+MemoryLevels levels_of(const OptionBag& bag) {
+    return {bag.integer("soft"), bag.integer("hard"), bag.integer("last")};
+}
 
 /// Everything of one run of `serve`; ends in the right order.
 class Server {
   public:
     Server(Deployment& d, SignalThread& signals, engine::PlannerRecorder* recorder)
-        : d_(d), signals_(signals), recorder_(recorder), watch_(d.profile().bag("memory")) {}
+        : d_(d),
+          signals_(signals),
+          recorder_(recorder),
+          watch_(levels_of(d.profile().bag("memory"))) {}
 
     Status run(int* exit_code) {
         Status status = start();
@@ -131,6 +116,7 @@ class Server {
 
     void loop() {
         uint32_t level = 0;
+        watch_.ready(memory_resident());
         while (true) {
             const SignalThread::Event event = signals_.wait(kTickUs);
             if (const int failed = failure_code_.load(std::memory_order_acquire)) {
@@ -148,22 +134,38 @@ class Server {
                 return;
             }
             check_stall();
-            const uint32_t now = watch_.read();
-            if (now == 3) {
-                log_line(LogLevel::error, "memory",
-                         format("available={} is below memory.last; ending",
-                                size_text(watch_.available())));
-                code_ = kExitInternal;
-                stop(0);
+            if (!check_memory(&level)) {
                 return;
             }
-            if (now != level) {
-                log_line(now > level ? LogLevel::warn : LogLevel::info, "memory",
-                         format("level={} available={}", now, size_text(watch_.available())));
-                engine_->set_memory_level(now);
-                level = now;
-            }
         }
+    }
+
+    /// False: memory is below the last level, and everything has been ended.
+    bool check_memory(uint32_t* level) {
+        const int64_t available = memory_available();
+        const MemoryWatch::Reading reading = watch_.read(available, memory_resident());
+        if (reading.level == 3) {
+            log_line(LogLevel::error, "memory",
+                     format("available={} is below memory.last; ending; others: {}",
+                            size_text(available), largest_others(3)));
+            code_ = kExitInternal;
+            stop(0);
+            return false;
+        }
+        if (reading.foreign && !std::exchange(named_others_, true)) {
+            log_line(LogLevel::warn, "memory",
+                     format("available={} is below memory.hard, but this process has not grown; no "
+                            "stream ends for it; others: {}",
+                            size_text(available), largest_others(3)));
+        }
+        named_others_ = named_others_ && reading.foreign;
+        if (reading.level != *level) {
+            log_line(reading.level > *level ? LogLevel::warn : LogLevel::info, "memory",
+                     format("level={} available={}", reading.level, size_text(available)));
+            engine_->set_memory_level(reading.level);
+            *level = reading.level;
+        }
+        return true;
     }
 
     /// A stuck engine thread cannot be joined, so the process ends as it stands.
@@ -230,6 +232,7 @@ class Server {
     SignalThread& signals_;
     engine::PlannerRecorder* recorder_;
     MemoryWatch watch_;
+    bool named_others_ = false;
     Ref<EngineLoop> engine_;
     std::vector<Frontend*> frontends_;
     size_t created_ = 0;

@@ -33,6 +33,11 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     tenon_add_test(engine_mini_test SOURCES model/engine_mini_test.cc
         LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 900)
     add_dependencies(engine_mini_test dsv41 cpu exl3)
+    tenon_add_test(engine_soak_test
+        SOURCES model/engine_soak_test.cc
+                ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
+        LINK tenon_model_rig tenon_engine LABELS slow TIMEOUT 900)
+    add_dependencies(engine_soak_test dsv41 cpu exl3)
   endif()
   # Its operator new has to be the one that plugins find.
   set_target_properties(dsv41_step_test PROPERTIES ENABLE_EXPORTS ON)

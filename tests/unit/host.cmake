@@ -47,7 +47,7 @@ endif()
 get_property(plugin_targets GLOBAL PROPERTY TENON_PLUGIN_TARGETS)
 tenon_add_test(test_host
     SOURCES unit/host_checkpoint_test.cc unit/host_http_client_test.cc unit/host_lifecycle_test.cc
-            unit/host_log_test.cc unit/host_metrics_test.cc unit/host_profile_test.cc
+            unit/host_log_test.cc unit/host_memory_test.cc unit/host_metrics_test.cc unit/host_profile_test.cc
             unit/host_registry_test.cc unit/host_units_test.cc
             ${PROJECT_SOURCE_DIR}/host/cli/http_client.cc
     LINK tenon_host nlohmann_json::nlohmann_json)
