@@ -73,7 +73,7 @@ Status one_request(LocalEngine& local, const std::vector<int32_t>& ids, int64_t 
     desc.tokens = ids;
     desc.max_new_tokens = tokens;
     desc.sampling.temperature = 0;
-    desc.flags = kIgnoreEos | kRawText | kReturnIds;
+    desc.flags = kIgnoreEos | kRawText | kReturnIds | kNoPrefix;
     desc.label = "bench";
     const double cpu = cpu_seconds();
     Ref<ReplySink> sink;

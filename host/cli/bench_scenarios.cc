@@ -100,6 +100,9 @@ class Scenario {
         if (args_.scenario == "solo") {
             return solo(report);
         }
+        if (args_.scenario == "turns") {
+            return turns(report);
+        }
         return args_.scenario == "streams" ? streams(report) : interleave(report);
     }
     bool ids_differ() const { return ids_differ_; }
@@ -110,6 +113,7 @@ class Scenario {
         ReplyTimings timings;
         Status status;
         std::vector<int64_t> at_us;  ///< arrival of each token
+        Ids ids;
     };
 
     RequestDesc describe(const Ids& ids, int64_t tokens, uint32_t flags) const {
@@ -131,6 +135,7 @@ class Scenario {
                 continue;
             }
             s->at_us.insert(s->at_us.end(), e.ids.size, local_.host().now_us());
+            s->ids.insert(s->ids.end(), e.ids.begin(), e.ids.end());
             if (e.kind == SinkEventKind::error) {
                 s->status = Status(e.code, e.text.view());
             }
@@ -241,6 +246,54 @@ class Scenario {
             j["one_cpu_ms_per_token"] = median(one_cpu);
             j["all_cpu_ms_per_token"] = median(all_cpu);
         }
+        return {};
+    }
+
+    /// Two turns of one conversation: the second repeats the first with its reply and adds a
+    /// question. Beside it the same second turn without kept prefixes, whose ids must be equal.
+    Status turns(Json* report) {
+        constexpr int64_t kReply = 32;
+        constexpr int kLeastPrompt = 256;
+        if (args_.prompt_tokens < kLeastPrompt) {
+            return error(Code::invalid_argument, "--prompt-tokens {}: turns need at least {}",
+                         args_.prompt_tokens, kLeastPrompt);
+        }
+        std::vector<double> first, second, fresh;
+        int64_t cached = 0, length = 0;
+        for (int run = 0; run < args_.runs; ++run) {
+            Ids ids = long_prompt();
+            ids.resize(ids.size() - static_cast<size_t>(kReply) - chats_[0].size() - 1);
+            Stream one;
+            RequestDesc desc = describe(ids, kReply, kIgnoreEos);
+            desc.flags &= ~uint32_t{kNoPrefix};
+            TENON_TRY(start(desc, &one));
+            drain(&one);
+            TENON_TRY(std::move(one.status));
+            first.push_back(static_cast<double>(one.timings.first_token) * 1e-3);
+            ids.insert(ids.end(), one.ids.begin(), one.ids.end());
+            ids.insert(ids.end(), chats_[0].begin(), chats_[0].end());
+            length = static_cast<int64_t>(ids.size());
+            sha_.clear();
+            for (const bool kept : {true, false}) {
+                Stream two;
+                desc = describe(ids, kReply, kIgnoreEos);
+                desc.flags &= kept ? ~uint32_t{kNoPrefix} : ~uint32_t{0};
+                TENON_TRY(start(desc, &two));
+                drain(&two);
+                TENON_TRY(std::move(two.status));
+                (kept ? second : fresh)
+                    .push_back(static_cast<double>(two.timings.first_token) * 1e-3);
+                cached = kept ? two.timings.cached_tokens : cached;
+                compare({reinterpret_cast<const char*>(two.timings.token_sha),
+                         sizeof two.timings.token_sha});
+            }
+        }
+        (*report)["first_turn_ttft_ms"] = median(first);
+        (*report)["second_turn_ttft_ms"] = median(second);
+        (*report)["second_turn_fresh_ttft_ms"] = median(fresh);
+        (*report)["second_to_first"] = median(second) / median(first);
+        (*report)["prompt_tokens"] = length;
+        (*report)["cached_tokens"] = cached;
         return {};
     }
 
@@ -404,6 +457,14 @@ void print_table(const std::string& scenario, const Json& report) {
                         number(j, "all_tokens_per_s"), number(j, "speedup"),
                         number(j, "one_cpu_ms_per_token"), number(j, "all_cpu_ms_per_token"));
         }
+    } else if (scenario == "turns") {
+        std::printf(
+            "first turn                   %10.1f ms to the first token\n"
+            "second turn                  %10.1f ms (%.1f %%), %d of %d tokens kept\n"
+            "second turn, nothing kept    %10.1f ms\n",
+            number(report, "first_turn_ttft_ms"), number(report, "second_turn_ttft_ms"),
+            number(report, "second_to_first") * 100, report.at("cached_tokens").get<int>(),
+            report.at("prompt_tokens").get<int>(), number(report, "second_turn_fresh_ttft_ms"));
     } else {
         std::printf("%-14s %16s %7s %17s %7s %12s\n", "", "decode tokens/s", "kept",
                     "prefill tokens/s", "kept", "longest gap");

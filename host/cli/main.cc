@@ -173,8 +173,8 @@ int main(int argc, char** argv) {
     bench
         ->add_option("--scenario", bench_args.scenario,
                      "solo: drafts on and off; streams: several at once; interleave: decoding "
-                     "beside a prompt")
-        ->check(CLI::IsMember({"solo", "streams", "interleave"}));
+                     "beside a prompt; turns: a conversation's second turn")
+        ->check(CLI::IsMember({"solo", "streams", "interleave", "turns"}));
     bench->add_option("--prompt-tokens", bench_args.prompt_tokens, "length of the prefill prompt")
         ->check(CLI::Range(2, 1 << 20));
     bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded")

@@ -21,6 +21,7 @@ MirrorConfig mirror_config(const PlannerConfig& c) {
     m.step_rows = c.step_rows;
     m.window_rows = c.window_rows;
     m.chunk_rows = c.chunk_rows;
+    m.snapshot_cells = c.snapshot_cells;
     m.group_epoch = c.group_epoch;
     return m;
 }
@@ -180,6 +181,9 @@ void EngineCore::take_effects() {
             reply.admitted_us = host_.now_us();
             const auto prompt = static_cast<int64_t>(reply.prompt.size);
             totals_.prompt_tokens_total += prompt;
+            totals_.cached_tokens_total += effect.cached;
+            reply.timings.cached_tokens = effect.cached;
+            metrics_.cached_tokens->add(static_cast<double>(effect.cached));
             metrics_.prompt_tokens->add(static_cast<double>(prompt));
             DeliveryItem item;
             item.reply = &reply;

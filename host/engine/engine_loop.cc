@@ -58,6 +58,11 @@ engine::PlannerConfig planner_config(const EngineSettings& s, const ModelInfo& i
     c.chunk_rows = std::min(s.chunk_rows, info.max_chunk_rows);
     c.draft_depth = info.draft_rows > 0 ? std::min(s.draft_depth, info.draft_max) : 0;
     c.copy_drafts = s.copy_drafts;
+    c.snapshot_cells = s.snapshot_cells;
+    c.prefix_strict = s.prefix_strict;
+    c.bounded_replay = s.bounded_replay;
+    c.image_states = s.image_states;
+    c.join_wait_us = s.join_wait_us;
     c.max_waiting = s.max_queued + static_cast<int32_t>(kReplySlack);
     c.fairness_us = s.fairness_us;
     c.fairness_background_us = s.fairness_background_us;
@@ -123,6 +128,17 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
     entries[2].count = settings.slots;
     entries[2].bytes = 3 * settings.slots * engine::TokenHistory::bytes(c.context_tokens);
     entries[2].note = "tokens of each slot and parked reply, with an index for copies";
+    if (c.snapshot_cells > 0) {
+        MemoryEntry& index = entries.emplace_back();
+        index.tag = "prefix.index";
+        index.place = PlanPlace::host;
+        index.count = c.snapshot_cells;
+        // Symbols of every page; pages of every cut, in the planner and again in the mirror.
+        index.bytes = 4 * c.pool_pages * info.page_tokens +
+                      2 * int64_t{c.snapshot_cells} *
+                          (4 * c.pages_per_slot() + static_cast<int64_t>(sizeof(engine::Cut)));
+        index.note = "tokens and pages of kept cuts";
+    }
     return entries;
 }
 

@@ -44,6 +44,13 @@ struct EngineSettings {
     int32_t chunk_rows = 2048;
     int32_t world = 1;
 
+    // Prefix reuse. The model was loaded with as many cells.
+    int32_t snapshot_cells = 0;   ///< 0 = nothing is kept
+    bool prefix_strict = false;   ///< reuse prompt-class cuts only
+    bool bounded_replay = false;  ///< prompt tails are approximate (dsv41.md 3.11)
+    bool image_states = false;    ///< the media cache keeps cuts beyond an image
+    int64_t join_wait_us = 60'000'000;
+
     // Scheduling.
     int32_t draft_depth = 0;   ///< most drafts of the model a window; 0 = none; at most the model's
     bool copy_drafts = false;  ///< drafts looked up in the stream's own text

@@ -27,9 +27,24 @@ class PageAllocator {
     void release(int32_t page);
     int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
 
+    /// The same for a kept cut as owner: pages that only cuts refer to can be had by giving up
+    /// cuts.
+    void hold(int32_t page);
+    void unhold(int32_t page);
+    int32_t holds(int32_t page) const { return holds_[static_cast<size_t>(page)]; }
+    /// Pages that cuts and nobody else refer to.
+    int64_t held_only() const { return held_only_; }
+
   private:
     std::vector<int32_t> free_;  // the back is next
-    std::vector<int32_t> references_;
+    bool is_held_only(int32_t page) const {
+        const auto p = static_cast<size_t>(page);
+        return holds_[p] > 0 && holds_[p] == references_[p];
+    }
+
+    std::vector<int32_t> references_;  // of slots and cuts
+    std::vector<int32_t> holds_;       // of cuts
+    int64_t held_only_ = 0;
 };
 
 }  // namespace tenon::engine

@@ -14,6 +14,7 @@ struct BuilderLimits {
     uint64_t tokens = 0;  ///< chunk rows, window rows and stop ids of one step
     uint64_t pages = 0;
     uint64_t pairs = 0;
+    uint64_t cells = 0;  ///< of snapshots: at most that many drops
 };
 
 /// Engine thread. `reset` starts a step; the spans of `view` live until the next one.
@@ -26,7 +27,10 @@ class PlanBuilder {
         windows.reserve(limits.slots);
         drafts.reserve(limits.slots);
         chunks.reserve(1);
-        targets.reserve(1);
+        targets.reserve(plan::kMaxChunkTargets);
+        page_copies.reserve(limits.slots);
+        snap_in.reserve(limits.slots + 2 * limits.cells);
+        snap_out.reserve(limits.slots);
         tokens_.reserve(limits.tokens);
         pages_.reserve(limits.pages);
         pairs_.reserve(limits.pairs);
@@ -40,6 +44,9 @@ class PlanBuilder {
         drafts.clear();
         chunks.clear();
         targets.clear();
+        page_copies.clear();
+        snap_in.clear();
+        snap_out.clear();
         tokens_.clear();
         pages_.clear();
         pairs_.clear();
@@ -55,13 +62,21 @@ class PlanBuilder {
     uint32_t add_pairs(Span<const plan::Pair> run) { return add(pairs_, run); }
 
     /// Nothing would change state.
-    bool empty() const { return slot_ops.empty() && windows.empty() && chunks.empty(); }
+    bool empty() const {
+        return slot_ops.empty() && windows.empty() && chunks.empty() && snap_in.empty() &&
+               snap_out.empty();
+    }
+    /// One more drop fits.
+    bool has_snap_room() const { return snap_in.size() < limits_.slots + 2 * limits_.cells; }
 
     /// The step, except header and note.
     StepPlan view() const {
         StepPlan p;
         p.slot_ops = slot_ops;
         p.page_maps = page_maps;
+        p.page_copies = page_copies;
+        p.snap_in = snap_in;
+        p.snap_out = snap_out;
         p.samplers = samplers;
         p.windows = windows;
         p.drafts = drafts;
@@ -80,6 +95,8 @@ class PlanBuilder {
     std::vector<plan::Draft> drafts;
     std::vector<plan::Chunk> chunks;
     std::vector<plan::Target> targets;
+    std::vector<plan::PageCopy> page_copies;
+    std::vector<plan::SnapOp> snap_in, snap_out;
 
   private:
     template <class T>

@@ -10,11 +10,17 @@ PlanMirror::PlanMirror(const MirrorConfig& config)
     : config_(config),
       slots_(static_cast<size_t>(config.slots)),
       references_(static_cast<size_t>(config.pool_pages), 0),
-      writer_(static_cast<size_t>(config.pool_pages), -1) {
+      writer_(static_cast<size_t>(config.pool_pages), -1),
+      holders_(static_cast<size_t>(config.pool_pages), 0),
+      floor_(static_cast<size_t>(config.pool_pages), 0),
+      snapshots_(static_cast<size_t>(config.snapshot_cells)) {
     const int64_t pages =
         (config.context_tokens + config.info.page_tokens - 1) / config.info.page_tokens;
     for (Slot& s : slots_) {
         s.pages.assign(static_cast<size_t>(pages), -1);
+    }
+    for (Snapshot& s : snapshots_) {
+        s.pages.reserve(static_cast<size_t>(pages));
     }
 }
 
@@ -174,6 +180,11 @@ Status PlanMirror::write_pages(uint32_t slot, const char* record, int64_t begin,
             return refuse(format("{} of slot {} writes page {}, whose writer is slot {}", record,
                                  slot, page, writer));
         }
+        const int64_t first = std::max<int64_t>(begin - i * config_.info.page_tokens, 0);
+        if (floor_[static_cast<size_t>(page)] > first) {
+            return refuse(format("{} of slot {} writes page {} from row {}, snapshots hold {} rows",
+                                 record, slot, page, first, floor_[static_cast<size_t>(page)]));
+        }
         writer = static_cast<int32_t>(slot);
     }
     return {};
@@ -246,7 +257,9 @@ Status PlanMirror::apply_chunk(const plan::Chunk& c, const StepPlan& plan) {
                              config_.info.prefill_stages));
     }
     for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
-        if (t.at <= c.begin || t.at > config_.context_tokens || t.snapshot != 0) {
+        const bool inside = t.at <= c.end && config_.info.capture_inside;
+        if (t.at <= c.begin || t.at > config_.context_tokens ||
+            (t.snapshot != 0 && t.at != c.end && !inside)) {
             return refuse(format("chunk of slot {} has a target at {} with snapshot {}", c.slot,
                                  t.at, t.snapshot));
         }
@@ -260,6 +273,18 @@ Status PlanMirror::apply_chunk(const plan::Chunk& c, const StepPlan& plan) {
         s->next_stage = 0;
         s->length = c.end;
         s->rewind_floor = c.end;
+        for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
+            if (t.snapshot != 0) {
+                plan::SnapOp op;
+                op.op = plan::SnapOpKind::save;
+                op.kind = t.kind;
+                op.snapshot = t.snapshot;
+                op.slot = c.slot;
+                op.generation = c.generation;
+                op.at = t.at;
+                TENON_TRY(save(op, *s));
+            }
+        }
     } else {
         s->next_stage = c.stage_end;
         s->chunk_end = c.end;
@@ -288,12 +313,19 @@ Status PlanMirror::apply(const StepPlan& plan) {
     for (const plan::PageMap& map : plan.page_maps) {
         TENON_TRY(apply_page_map(map, plan));
     }
+    // A drop moves no bytes: what it held is free for everything else in the plan.
+    for (const plan::SnapOp& op : plan.snap_in) {
+        TENON_TRY(op.op == plan::SnapOpKind::drop ? apply_snap_in(op, plan) : Status());
+    }
+    for (const plan::PageCopy& copy : plan.page_copies) {
+        TENON_TRY(apply_page_copy(copy));
+    }
+    for (const plan::SnapOp& op : plan.snap_in) {
+        TENON_TRY(op.op == plan::SnapOpKind::drop ? Status() : apply_snap_in(op, plan));
+    }
     // No arena for these was planned, so their capacity is zero.
-    const uint64_t unplanned = plan.page_copies.size + plan.snap_in.size + plan.snap_out.size +
-                               plan.features.size + plan.encodes.size + plan.image_runs.size;
-    if (unplanned > 0) {
-        return refuse(
-            "page copies, snapshots, features and encodes have no capacity in this engine");
+    if (plan.features.size + plan.encodes.size + plan.image_runs.size > 0) {
+        return refuse("features and encodes have no capacity in this engine");
     }
     for (const plan::Sampler& sampler : plan.samplers) {
         TENON_TRY(apply_sampler(sampler, plan));
@@ -312,6 +344,9 @@ Status PlanMirror::apply(const StepPlan& plan) {
     }
     for (const plan::Chunk& c : plan.chunks) {
         TENON_TRY(apply_chunk(c, plan));
+    }
+    for (const plan::SnapOp& op : plan.snap_out) {
+        TENON_TRY(apply_snap_out(op));
     }
     has_result_ = false;
     return {};

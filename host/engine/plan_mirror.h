@@ -15,6 +15,7 @@ struct MirrorConfig {
     int64_t context_tokens = 0;
     int64_t pool_pages = 0;
     int32_t step_rows = 16, window_rows = 16, chunk_rows = 2048;
+    int32_t snapshot_cells = 0;
     uint64_t group_epoch = 0;
 };
 
@@ -36,6 +37,8 @@ class PlanMirror {
     int64_t length(uint32_t slot) const { return slots_[slot].length; }
     /// Pages that open slots refer to, each counted once.
     int64_t pages_in_use() const { return pages_in_use_; }
+    /// Cells that hold snapshots.
+    int64_t cells_in_use() const { return cells_in_use_; }
 
   private:
     struct Slot {
@@ -55,9 +58,27 @@ class PlanMirror {
         std::vector<int32_t> pages;
     };
 
+    /// What a cell group holds. The pages are those of the saved slot's table, whose rows below
+    /// `at` must not change as long as the snapshot lives.
+    struct Snapshot {
+        bool taken = false;  // this cell belongs to a snapshot
+        bool first = false;  // and is its first one
+        plan::CutKind kind = plan::CutKind::full;
+        int64_t at = 0;
+        std::vector<int32_t> pages;
+    };
+
     Status slot_of(const char* record, uint32_t slot, uint32_t generation, Slot** out);
     Status apply_slot_op(const plan::SlotOp& op);
     Status apply_page_map(const plan::PageMap& map, const StepPlan& plan);
+    Status apply_page_copy(const plan::PageCopy& copy);
+    Status apply_snap_in(const plan::SnapOp& op, const StepPlan& plan);
+    Status apply_snap_out(const plan::SnapOp& op);
+    Status restore(const plan::SnapOp& op, const StepPlan& plan);
+    Status save(const plan::SnapOp& op, const Slot& slot);
+    Status find_snapshot(const char* record, const plan::SnapOp& op, Snapshot** out);
+    void drop(uint32_t snapshot);
+    void hold(int32_t page, int64_t rows);
     Status apply_sampler(const plan::Sampler& sampler, const StepPlan& plan);
     Status apply_window(const plan::Window& window, const StepPlan& plan);
     Status apply_draft(const plan::Draft& draft);
@@ -72,7 +93,10 @@ class PlanMirror {
     std::vector<Slot> slots_;
     std::vector<int32_t> references_;  // by page: slots whose table names it
     std::vector<int32_t> writer_;      // by page: the one slot that wrote it, -1 = none
-    int64_t pages_in_use_ = 0;
+    std::vector<int32_t> holders_;     // by page: snapshots that hold it
+    std::vector<int32_t> floor_;       // by page: rows that snapshots hold, from its start
+    std::vector<Snapshot> snapshots_;  // by cell
+    int64_t pages_in_use_ = 0, cells_in_use_ = 0;
     uint64_t step_ = 0;
     int32_t open_chunks_ = 0;
     bool has_result_ = true;

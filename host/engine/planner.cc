@@ -26,16 +26,19 @@ BuilderLimits builder_limits(const PlannerConfig& config) {
     const uint64_t one =
         std::min<uint64_t>(vocab, static_cast<uint64_t>(config.context_tokens)) + plan::kMaxBias;
     limits.pairs = std::min<uint64_t>(2 * one, 384 * 1024);
+    limits.cells = static_cast<uint64_t>(config.snapshot_cells);
     return limits;
 }
 
 uint64_t longest_plan_bytes(const PlannerConfig& config) {
     const BuilderLimits limits = builder_limits(config);
     const uint64_t records = 3 * sizeof(plan::SlotOp) + sizeof(plan::PageMap) +
-                             sizeof(plan::Sampler) + sizeof(plan::Window) + sizeof(plan::Draft);
+                             sizeof(plan::Sampler) + sizeof(plan::Window) + sizeof(plan::Draft) +
+                             sizeof(plan::PageCopy) + 2 * sizeof(plan::SnapOp);
     const uint64_t fixed = sizeof(plan::Header) +
                            plan::kMaxSections * (sizeof(plan::SectionHeader) + 8) +
-                           sizeof(plan::Chunk) + sizeof(plan::Target) + sizeof(PlanNote);
+                           sizeof(plan::Chunk) + plan::kMaxChunkTargets * sizeof(plan::Target) +
+                           sizeof(PlanNote) + 2 * limits.cells * sizeof(plan::SnapOp);
     return fixed + limits.slots * records + limits.tokens * 4 + limits.pages * 4 + limits.pairs * 8;
 }
 
@@ -44,6 +47,9 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
       base_(config.fairness_us, config.fairness_background_us),
       chain_(base_, overlays, host),
       pages_(config.pool_pages),
+      cache_({config.info, config.pool_pages, config.pages_per_slot(), config.slots,
+              config.snapshot_cells},
+             pages_),
       builder_(builder_limits(config)),
       proposals_(static_cast<size_t>(config.slots)) {
     const auto slots = static_cast<size_t>(config.slots);
@@ -58,6 +64,7 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
     for (Slot& s : slots_) {
         s.pages.reserve(static_cast<size_t>(config.pages_per_slot()));
     }
+    restored_.reserve(slots);
     waiting_.reserve(sequences);
     waiting_views_.reserve(sequences);
     slot_views_.reserve(slots);
@@ -89,12 +96,15 @@ int64_t Planner::next_due_us() const {
         }
     };
     for (const Slot& s : slots_) {
-        if (s.state != SlotState::free) {
+        if (s.spec != nullptr) {
             look(*s.spec, s.blocked_since);
         }
     }
     for (const Waiting& w : waiting_) {
         look(*w.spec, w.blocked_since);
+        if (w.join_slot >= 0) {
+            due = std::min(due, w.join_until_us);
+        }
     }
     for (const Parked& p : parked_) {
         if (p.spec != nullptr) {
@@ -107,6 +117,7 @@ int64_t Planner::next_due_us() const {
 void Planner::outline(const OutlineInput& input) {
     builder_.reset();
     effects_.clear();
+    close_saved();
     costs_.publish();
     note_ = PlanNote{input.now_us, input.memory_level, static_cast<uint32_t>(input.events.size)};
     for (const PlannerEvent& event : input.events) {
@@ -115,6 +126,8 @@ void Planner::outline(const OutlineInput& input) {
     expire(input.now_us);
     if (input.memory_level >= 2) {
         end_newest();
+    }
+    while (input.memory_level >= 1 && cache_.evict(builder_)) {
     }
     grow_pages();
     resume_parked();
@@ -134,6 +147,7 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
     view_.memory_level = input.memory_level;
     view_.now_us = input.now_us;
     view_.pages_free = pages_.free();
+    view_.pages_evictable = pages_.held_only();
     view_.row_cap = input.may_decode ? config_.step_rows : 0;
     view_.chunk_rows = config_.chunk_rows;
     view_.stages = config_.info.prefill_stages;
@@ -159,7 +173,7 @@ const SchedulerView& Planner::make_view(const OutlineInput& input) {
         WaitingView v;
         v.request = w.spec->request;
         v.arrival_seq = w.spec->arrival_seq;
-        v.remaining = w.spec->prompt_rows();
+        v.remaining = w.remaining();
         v.age_us = input.now_us - w.spec->arrival_us;
         v.background = w.spec->background ? 1 : 0;
         v.overdue = base_.is_overdue(view_, v.age_us, v.remaining, w.spec->background) ? 1 : 0;
@@ -178,6 +192,7 @@ bool Planner::finish(const FinishInput& input, StepPlan* plan) {
     park_marked();
     write_windows();
     write_chunk();
+    release_restored();
     if (builder_.empty()) {
         return false;
     }

@@ -3,12 +3,14 @@
 // (engine.md 3).
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "host/engine/draft_policy.h"
 #include "host/engine/outline_chain.h"
 #include "host/engine/page_allocator.h"
 #include "host/engine/plan_builder.h"
+#include "host/engine/prefix_pass.h"
 #include "host/engine/sequence.h"
 #include "host/engine/step_costs.h"
 #include "host/engine/token_history.h"
@@ -22,9 +24,15 @@ struct PlannerConfig {
     int64_t context_tokens = 0;
     int64_t pool_pages = 0;
     int32_t step_rows = 16, window_rows = 16, chunk_rows = 2048;
-    int32_t draft_depth = 0;   ///< most drafts of the model a window; 0 = no draft passes
-    bool copy_drafts = false;  ///< drafts from the slot's own text
-    int32_t max_waiting = 64;  ///< replies
+    int32_t draft_depth = 0;      ///< most drafts of the model a window; 0 = no draft passes
+    bool copy_drafts = false;     ///< drafts from the slot's own text
+    int32_t snapshot_cells = 0;   ///< 0 = nothing is kept
+    bool prefix_strict = false;   ///< reuse prompt-class cuts only
+    bool bounded_replay = false;  ///< chunks carry the flag
+    bool image_states = false;    ///< cuts may lie beyond an image
+    int64_t join_wait_us = 60'000'000;
+    int64_t join_min_rows = 512;  ///< shared rows for which a request waits for another's pass
+    int32_t max_waiting = 64;     ///< replies
     int64_t fairness_us = 60'000'000, fairness_background_us = 600'000'000;
     int64_t slow_client_limit_us = 30'000'000;
     uint64_t group_epoch = 0;
@@ -77,12 +85,24 @@ class Planner {
     /// Replies without a slot, parked ones included.
     int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + parked(); }
     int64_t parked() const;
+    const PrefixCache& cache() const { return cache_; }
     bool idle() const;
+    /// Calls f(page) once for each reference to a page: of slots, then of cuts.
+    template <class F>
+    void each_page_reference(F&& f) const {
+        for (const Slot& s : slots_) {
+            std::for_each(s.pages.begin(), s.pages.end(), f);
+        }
+        for (int32_t i = 0; i < cache_.index().capacity(); ++i) {
+            const Cut& c = cache_.index().cut(i);
+            std::for_each(c.pages.begin(), c.pages.end(), f);
+        }
+    }
     /// Calls f(spec) for everything waiting or in a slot.
     template <class F>
     void each_sequence(F&& f) const {
         for (const Slot& s : slots_) {
-            if (s.state != SlotState::free) {
+            if (s.spec != nullptr) {
                 f(*s.spec);
             }
         }
@@ -101,12 +121,14 @@ class Planner {
         explicit Slot(int64_t context_tokens) : history(context_tokens) {}
         SlotState state = SlotState::free;
         uint32_t generation = 0;
-        const SequenceSpec* spec = nullptr;
+        const SequenceSpec* spec = nullptr;  // null while saving
         int64_t length = 0, emitted = 0;
         int32_t pending = 0;
         int64_t blocked_since = -1;  // -1 = not blocked
         std::vector<int32_t> pages;
         int32_t candidate_count = 0;  // of the drafter, for the next window
+        PassState pass;
+        uint64_t closing_request = 0;
         int32_t candidates[plan::kMaxDrafts] = {};
         float confidence[plan::kMaxDrafts] = {};
         TokenHistory history;  // prompt and reply, the pending token last
@@ -127,6 +149,14 @@ class Planner {
         const SequenceSpec* spec = nullptr;
         int64_t blocked_since = -1;
         int32_t parked = -1;  // index of the parked reply that goes on
+        int64_t cached = 0;   // positions that a kept cut had when it came
+        // The pass whose cut at join_at it waits for; a request joins once.
+        bool joined = false;
+        int32_t join_slot = -1;
+        uint32_t join_generation = 0;
+        int64_t join_at = 0, join_until_us = 0;
+
+        int64_t remaining() const { return spec->prompt_rows() - cached; }
     };
     /// A reply without a slot that had one. `spec` null: the entry is free.
     struct Parked {
@@ -145,7 +175,7 @@ class Planner {
     void end(size_t index, EndCause cause);
     void admit(int64_t now_us);
     size_t next_waiting(const SchedulerView& view) const;
-    void open(size_t index, const Waiting& next);
+    void open(size_t index, const Waiting& next, const PrefixCache::Hit& hit);
     // Pages that run out (planner_pages.cc).
     int64_t first_pages(const SequenceSpec& spec, int64_t known) const;
     int64_t live_slots() const;
@@ -173,10 +203,27 @@ class Planner {
     int32_t write_drafts(Span<const uint32_t> order);
     void write_chunk();
 
+    // Prefix reuse (planner_prefix.cc).
+    PrefixCache::Hit look_up(const SequenceSpec& spec);
+    void plan_pass(Slot& slot, const PrefixCache::Hit& hit);
+    int64_t next_target(const Slot& slot) const;
+    bool may_keep(const SequenceSpec& spec, int64_t at) const;
+    uint32_t begin_cut(size_t index, const PassTarget& target, int64_t min_target);
+    void add_targets(size_t index, plan::Chunk* chunk);
+    void settle_cuts(const FinishInput& input);
+    bool save_reply(size_t index);
+    bool join(Waiting& waiting, const PrefixCache::Hit& hit, int64_t now_us);
+    bool is_joining(const Waiting& waiting, int64_t now_us) const;
+    bool make_room(int64_t pages, const PrefixCache::Hit& hit);
+    void restore(size_t index, const PrefixCache::Hit& hit);
+    void release_restored();
+    void close_saved();
+
     PlannerConfig config_;
     BaseOutliner base_;
     OutlineChain chain_;
     PageAllocator pages_;
+    PrefixCache cache_;
     PlanBuilder builder_;
     std::vector<Slot> slots_;
     std::vector<Waiting> waiting_;  // by arrival
@@ -185,6 +232,7 @@ class Planner {
     StepCosts costs_;
     DraftPolicy drafts_;
     std::vector<Proposal> proposals_;  // by order of the step's windows
+    std::vector<CutRef> restored_;     // in the plan that is being built
     std::vector<SlotView> slot_views_;
     std::vector<WaitingView> waiting_views_;
     SchedulerView view_;

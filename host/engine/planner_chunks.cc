@@ -14,19 +14,16 @@ void Planner::write_chunk() {
     if (s.state != SlotState::prefilling) {
         return;
     }
-    plan::Target target;  // the header cut: layer state at n - 1 must be exact, whatever the chunk
-    target.at = s.prefill_end();
     plan::Chunk c;
     c.slot = static_cast<uint32_t>(outline_.slice_slot);
     c.generation = s.generation;
     c.begin = s.length;
-    c.end = std::min(s.length + outline_.slice_rows, s.prefill_end());
+    c.end = std::min(s.length + outline_.slice_rows, next_target(s));
     c.stage_end = config_.info.prefill_stages;
     c.tokens_off = builder_.add_tokens(s.spec->prompt.subspan(
         static_cast<uint64_t>(c.begin), static_cast<uint64_t>(c.end - c.begin)));
-    c.target_off = static_cast<uint32_t>(builder_.targets.size());
-    c.target_count = 1;
-    builder_.targets.push_back(target);
+    c.flags = config_.bounded_replay ? uint32_t{plan::kBoundedReplay} : 0;
+    add_targets(static_cast<size_t>(outline_.slice_slot), &c);
     builder_.chunks.push_back(c);
     step_chunk_ = c.end - c.begin;
     s.history.index_some(2 * step_chunk_);  // a hit of the prefix may have left some behind

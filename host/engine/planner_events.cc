@@ -31,7 +31,7 @@ void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
         case PlannerEventKind::submit:
             TENON_CHECK(waiting_.size() < waiting_.capacity(), "waiting list of {}",
                         waiting_.capacity());
-            waiting_.push_back({event.spec, -1});
+            waiting_.push_back({event.spec, -1, -1, look_up(*event.spec).at});
             return;
         case PlannerEventKind::cancel:
             cancel(event.request, cause_of(event.reason));
@@ -42,7 +42,7 @@ void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
     }
     const int64_t since = event.kind == PlannerEventKind::sink_blocked ? now_us : -1;
     for (Slot& s : slots_) {
-        if (s.state != SlotState::free && s.spec->request == event.request) {
+        if (s.spec != nullptr && s.spec->request == event.request) {
             s.blocked_since = since;
         }
     }
@@ -60,7 +60,7 @@ void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
 
 void Planner::cancel(uint64_t request, EndCause cause) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].state != SlotState::free && slots_[i].spec->request == request) {
+        if (slots_[i].spec != nullptr && slots_[i].spec->request == request) {
             end(i, cause);
         }
     }
@@ -74,7 +74,7 @@ void Planner::cancel(uint64_t request, EndCause cause) {
         if (w.spec->request != request) {
             return false;
         }
-        effects_.push_back({EffectKind::ended, cause, 0, 0, w.spec});
+        effects_.push_back({EffectKind::ended, cause, 0, 0, w.spec, 0});
         return true;
     };
     waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), gone), waiting_.end());
@@ -101,7 +101,7 @@ void Planner::expire(int64_t now_us) {
         const bool found =
             std::any_of(slots_.begin(), slots_.end(),
                         [&](const Slot& s) {
-                            return s.state != SlotState::free && look(*s.spec, s.blocked_since);
+                            return s.spec != nullptr && look(*s.spec, s.blocked_since);
                         }) ||
             std::any_of(waiting_.begin(), waiting_.end(),
                         [&](const Waiting& w) { return look(*w.spec, w.blocked_since); }) ||
@@ -118,7 +118,7 @@ void Planner::expire(int64_t now_us) {
 void Planner::end_newest() {
     size_t newest = slots_.size();
     for (size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].state != SlotState::free &&
+        if (slots_[i].spec != nullptr &&
             (newest == slots_.size() ||
              slots_[i].spec->arrival_seq > slots_[newest].spec->arrival_seq)) {
             newest = i;

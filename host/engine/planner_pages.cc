@@ -34,7 +34,7 @@ int64_t Planner::parked() const {
 
 /// Frees pages that nobody needs at once. False: there are none.
 bool Planner::give_up_pages() {
-    return false;
+    return cache_.evict(builder_);
 }
 
 /// Makes sure that every decoding slot has pages for the window in flight and the next one; the
@@ -142,20 +142,23 @@ void Planner::resume_parked() {
         if (p == nullptr) {
             return;
         }
+        const PrefixCache::Hit hit = look_up(*p->spec);
+        cache_.pin_hard(hit.cut, 1);
         const int64_t pages = first_pages(*p->spec, static_cast<int64_t>(p->history.tokens().size));
-        const int64_t wanted = pages + live_slots();
+        const int64_t wanted = pages - hit.at / config_.info.page_tokens + live_slots();
         while (pages_.free() < wanted && give_up_pages()) {
         }
         if (pages_.free() < wanted ||
             !builder_.has_room(static_cast<uint64_t>(pages),
                                p->spec->bias.size + p->spec->counts.size)) {
+            cache_.pin_hard(hit.cut, -1);
             return;
         }
         Waiting next;
         next.spec = p->spec;
         next.blocked_since = p->blocked_since;
         next.parked = static_cast<int32_t>(p - parked_.data());
-        open(i, next);
+        open(i, next, hit);
     }
 }
 

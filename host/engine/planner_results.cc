@@ -11,7 +11,7 @@ Planner::Slot* Planner::live_slot(uint32_t slot, uint32_t generation) {
         return nullptr;
     }
     Slot& s = slots_[slot];
-    return s.state != SlotState::free && s.generation == generation ? &s : nullptr;
+    return s.spec != nullptr && s.generation == generation ? &s : nullptr;
 }
 
 void Planner::apply_results(const FinishInput& input) {
@@ -21,6 +21,7 @@ void Planner::apply_results(const FinishInput& input) {
     const auto failed = [](RowStatus status) {
         return status == RowStatus::io ? EndCause::storage : EndCause::numeric;
     };
+    settle_cuts(input);
     // A slot that was closed since, or opened anew, has another generation: its results are
     // dropped.
     for (const SlotOutcome& o : input.outcomes) {
@@ -37,7 +38,7 @@ void Planner::apply_results(const FinishInput& input) {
         s->length += o.emitted;
         s->emitted += o.kept;
         s->pending = s->history.tokens()[s->history.tokens().size - 1];
-        if (o.ended) {
+        if (o.ended && !save_reply(o.slot)) {
             close(o.slot);
         }
     }

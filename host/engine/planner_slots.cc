@@ -15,7 +15,10 @@ size_t Planner::next_waiting(const SchedulerView& view) const {
         if (waiting_[i].blocked_since >= 0) {
             continue;  // its front end does not even take what it has
         }
-        const int64_t rows = spec.prompt_rows();
+        if (is_joining(waiting_[i], view.now_us)) {
+            continue;
+        }
+        const int64_t rows = waiting_[i].remaining();
         const bool overdue =
             base_.is_overdue(view, view.now_us - spec.arrival_us, rows, spec.background);
         const auto key =
@@ -51,26 +54,34 @@ void Planner::admit(int64_t now_us) {
         if (live_slots() + this->parked() >= static_cast<int64_t>(parked_.size())) {
             return;  // every live slot may have to be parked
         }
-        const auto pages =
-            static_cast<uint64_t>(first_pages(spec, static_cast<int64_t>(spec.prompt.size)));
+        const PrefixCache::Hit hit = look_up(spec);
+        if (join(waiting_[next], hit, now_us)) {
+            --i;
+            continue;
+        }
+        // Before anything is given up for it: the prefix that it is about to use.
+        cache_.pin_hard(hit.cut, 1);
+        const int64_t pages = first_pages(spec, static_cast<int64_t>(spec.prompt.size));
+        const int64_t own = pages - hit.at / config_.info.page_tokens;
         // Nobody overtakes a reply that waits for pages: it would starve behind smaller ones.
-        if (pages_.free() < static_cast<int64_t>(pages) + live_slots() ||
-            !builder_.has_room(pages, spec.bias.size + spec.counts.size)) {
+        if (!builder_.has_room(static_cast<uint64_t>(pages), spec.bias.size + spec.counts.size) ||
+            !make_room(own + live_slots(), hit)) {
+            cache_.pin_hard(hit.cut, -1);
             return;
         }
         const Waiting chosen = waiting_[next];
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(next));
-        open(i, chosen);
+        open(i, chosen, hit);
     }
 }
 
-void Planner::open(size_t index, const Waiting& next) {
+void Planner::open(size_t index, const Waiting& next, const PrefixCache::Hit& hit) {
     const SequenceSpec& spec = *next.spec;
     Slot& s = slots_[index];
     const auto slot_id = static_cast<uint32_t>(index);
     ++s.generation;
     s.spec = next.spec;
-    s.length = 0;
+    s.length = hit.at;
     s.emitted = 0;
     s.candidate_count = 0;
     s.blocked_since = next.blocked_since;
@@ -85,10 +96,18 @@ void Planner::open(size_t index, const Waiting& next) {
     s.parking = s.starved = false;
     s.draft = DraftRecord{};
     s.draft.sampled = spec.sampler.temperature > 0;
-    s.state = s.prefill_end() > 0 ? SlotState::prefilling : SlotState::decoding;
+    s.state = s.prefill_end() > s.length ? SlotState::prefilling : SlotState::decoding;
     s.pending = s.history.tokens()[s.history.tokens().size - 1];
     s.pages.resize(static_cast<size_t>(first_pages(spec, s.known())));
-    TENON_CHECK(pages_.take(s.pages), "{} pages", s.pages.size());
+    // Whole pages of the cut are shared; a part of one is copied into the first own page.
+    const auto shared = static_cast<size_t>(hit.at / config_.info.page_tokens);
+    if (const Cut* cut = cache_.find(hit.cut)) {
+        std::copy_n(cut->pages.begin(), shared, s.pages.begin());
+        std::for_each(s.pages.begin(), s.pages.begin() + static_cast<std::ptrdiff_t>(shared),
+                      [this](int32_t page) { pages_.share(page); });
+    }
+    TENON_CHECK(pages_.take({s.pages.data() + shared, s.pages.size() - shared}), "{} pages",
+                s.pages.size() - shared);
 
     plan::SlotOp op;
     op.slot = slot_id;
@@ -103,6 +122,8 @@ void Planner::open(size_t index, const Waiting& next) {
     map.count = static_cast<uint32_t>(s.pages.size());
     map.pages_off = builder_.add_pages(s.pages);
     builder_.page_maps.push_back(map);
+    restore(index, hit);
+    plan_pass(s, hit);
 
     plan::Sampler sampler = spec.sampler;
     sampler.slot = slot_id;
@@ -117,7 +138,7 @@ void Planner::open(size_t index, const Waiting& next) {
 
     if (next.parked < 0) {
         effects_.push_back(
-            {EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec});
+            {EffectKind::started, EndCause::complete, slot_id, s.generation, next.spec, hit.at});
     }
 }
 
@@ -127,8 +148,10 @@ void Planner::close(size_t index) {
     op.slot = static_cast<uint32_t>(index);
     op.generation = s.generation;
     op.op = plan::SlotOpKind::close;
-    op.request = s.spec->request;
+    op.request = s.spec != nullptr ? s.spec->request : s.closing_request;
     builder_.slot_ops.push_back(op);
+    cache_.pin_soft(s.pass.source, -1);
+    s.pass = PassState();
     // Pages that it got in this very step: the close runs first, so nothing may name it after that.
     const auto is_own = [&op](const plan::PageMap& m) { return m.slot == op.slot; };
     builder_.page_maps.erase(
@@ -147,7 +170,7 @@ void Planner::close(size_t index) {
 void Planner::end(size_t index, EndCause cause) {
     const Slot& s = slots_[index];
     effects_.push_back(
-        {EffectKind::ended, cause, static_cast<uint32_t>(index), s.generation, s.spec});
+        {EffectKind::ended, cause, static_cast<uint32_t>(index), s.generation, s.spec, 0});
     close(index);
 }
 

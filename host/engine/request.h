@@ -62,6 +62,7 @@ class Request final : public ReplySink {
     // Written in submit, constant afterwards.
     std::vector<int32_t> tokens;
     std::vector<Border> borders;
+    std::vector<ImageSpan> images;
     std::vector<int32_t> stops;
     std::vector<plan::Pair> bias, counts;
     std::string label;

@@ -119,6 +119,24 @@ Status check_prompt(const RequestDesc& d, const RequestLimits& limits) {
     return {};
 }
 
+Status check_images(const RequestDesc& d, const RequestLimits& limits) {
+    if (!d.images.empty() && !limits.images) {
+        return Status(Code::unsupported, "images: this model reads text only");
+    }
+    int64_t end = 0;
+    for (uint64_t i = 0; i < d.images.size; ++i) {
+        const RequestImage& image = d.images[i];
+        if (image.position < end || image.rows < 1 ||
+            image.position + image.rows > static_cast<int64_t>(d.tokens.size) - 1) {
+            return error(Code::invalid_argument,
+                         "images[{}]: {} rows at {} overlap the one before or the prompt's end", i,
+                         image.rows, image.position);
+        }
+        end = image.position + image.rows;
+    }
+    return {};
+}
+
 Status check_stops(const RequestDesc& d) {
     if (d.stops.size > kMaxStopStrings) {
         return bad("stop", static_cast<double>(d.stops.size), "at most 64 strings");
@@ -169,6 +187,7 @@ Status check_request(const RequestDesc& d, const RequestLimits& limits) {
     TENON_TRY(check_prompt(d, limits));
     TENON_TRY(check_sampling(d.sampling, limits, (d.flags & kIgnoreEos) != 0));
     TENON_TRY(check_stops(d));
+    TENON_TRY(check_images(d, limits));
     if (d.replies < 1 || d.replies > kMaxReplies) {
         return bad("n", d.replies, "1 to 8");
     }
@@ -209,6 +228,12 @@ Result<Request*> make_request(const RequestDesc& d, const RequestLimits& limits,
     Request& r = *request;
     r.tokens.assign(d.tokens.begin(), d.tokens.end());
     r.borders.assign(d.borders.begin(), d.borders.end());
+    for (const RequestImage& image : d.images) {
+        ImageSpan& span = r.images.emplace_back();
+        span.position = image.position;
+        span.rows = image.rows;
+        std::copy(std::begin(image.key), std::end(image.key), span.key.begin());
+    }
     r.label = d.label.str();
     r.flags = d.flags;
     r.wants_ids = (d.flags & kReturnIds) != 0 || d.sampling.logprobs >= 0;
@@ -255,6 +280,13 @@ Result<Request*> make_request(const RequestDesc& d, const RequestLimits& limits,
         reply.counts = r.counts;
         reply.stops = r.stops;
         reply.background = d.priority == Priority::background;
+        reply.borders = r.borders;
+        reply.images = r.images;
+        reply.cache_salt = d.cache_salt;
+        // A continued completion repeats what was generated.
+        reply.keeps_reasoning = d.keeps_reasoning || raw;
+        reply.no_prefix = (d.flags & kNoPrefix) != 0;
+        reply.strict_prefix = (d.flags & kStrictPrefix) != 0;
         reply.drafts_allowed = (d.flags & kDraftsAllowed) != 0;
         reply.timings.seed = seed + j;
         reply.timings.prompt_tokens = static_cast<int64_t>(d.tokens.size);

@@ -13,7 +13,8 @@ struct RequestLimits {
     int32_t vocab = 0;       ///< logits per row
     int32_t text_vocab = 0;  ///< ids of the tokenizer; ids above never occur
     int32_t eos = -1;
-    uint64_t pairs = 0;  ///< bias entries and distinct prompt ids that fit into one plan
+    uint64_t pairs = 0;   ///< bias entries and distinct prompt ids that fit into one plan
+    bool images = false;  ///< the model encodes images
     int64_t default_max_tokens = 32768;
     bool clamp_max_tokens = false;
     std::string seed_salt;

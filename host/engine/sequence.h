@@ -3,6 +3,7 @@
 // plans.
 #pragma once
 
+#include "host/engine/prefix_index.h"
 #include "tenon/engine.h"
 #include "tenon/plan.h"
 
@@ -27,6 +28,14 @@ struct SequenceSpec {
     int32_t reply = 0;
     bool background = false;
     bool drafts_allowed = false;
+
+    // Prefix reuse.
+    Span<const Border> borders;    ///< ascending
+    Span<const ImageSpan> images;  ///< ascending, inside [0, n - 1)
+    uint64_t cache_salt = 0;
+    bool keeps_reasoning = false;  ///< the next turn repeats the reply token for token
+    bool no_prefix = false;        ///< neither uses nor leaves cuts
+    bool strict_prefix = false;
 
     /// Rows of chunks: all prompt tokens but the last, which is the first decode row.
     int64_t prompt_rows() const { return static_cast<int64_t>(prompt.size) - 1; }
@@ -93,9 +102,11 @@ struct PlannerEffect {
     EndCause cause = EndCause::complete;
     uint32_t slot = 0, generation = 0;
     const SequenceSpec* spec = nullptr;
+    int64_t cached = 0;  ///< started: positions taken from a kept cut
 };
 
-enum class SlotState : uint32_t { free = 0, prefilling = 1, decoding = 2 };
+/// saving: the reply has ended, its state is being kept; the slot closes with the next plan.
+enum class SlotState : uint32_t { free = 0, prefilling = 1, decoding = 2, saving = 4 };
 constexpr uint32_t kPausedState = 3;  ///< SlotView::state of a slot whose sink is blocked
 
 /// Contents of the note section: inputs of the planner, for replay tools.

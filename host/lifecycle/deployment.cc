@@ -18,6 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr int64_t kUsualPoolTokens = 1 << 20;  // more only if one context needs it
+constexpr int64_t kMostCells = 4096;           // an eviction looks at every cut
 
 /// World 1 needs no network: each rank's blob is the only one.
 class SingleRendezvous final : public Implements<SingleRendezvous, Rendezvous> {
@@ -254,6 +255,26 @@ Status Deployment::make_request() {
     if (asked != 0) {
         request_.pool_tokens = std::max(asked, r.context_tokens);
     }
+    return plan_cells();
+}
+
+/// Cells of kept cuts from their budget; 0 keeps nothing.
+Status Deployment::plan_cells() {
+    const int64_t budget = profile_.bag("prefix").integer("snapshot_budget");
+    if (budget == 0 || info_.snapshot_bytes == 0) {
+        return {};
+    }
+    const int64_t cells = std::min<int64_t>(budget / info_.snapshot_bytes, kMostCells);
+    const int64_t least = 2 * (int64_t{request_.slots} + 2);
+    if (cells < least) {
+        exit_code_ = kExitUsage;
+        return error(Code::invalid_argument,
+                     "{}: prefix.snapshot_budget = {} holds {} cells of {} bytes; {} slots need at "
+                     "least {} ({}), and 0 turns kept prefixes off",
+                     profile_.shown, size_text(budget), cells, info_.snapshot_bytes, request_.slots,
+                     least, size_text(least * info_.snapshot_bytes));
+    }
+    request_.snapshot_cells = static_cast<int32_t>(cells);
     return {};
 }
 
@@ -424,6 +445,11 @@ EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
         s.draft_depth = depth == 0 ? plan::kMaxDrafts : depth;  // the engine keeps to the model's
         s.copy_drafts = engine.flag("copy_drafts");
     }
+    s.snapshot_cells = request.snapshot_cells;
+    s.bounded_replay = !request.replay_exact;
+    s.image_states = media_ != nullptr && media_->keeps_states();
+    s.prefix_strict = profile_.bag("prefix").flag("strict");
+    s.join_wait_us = engine.integer("join_wait");
     s.max_queued = static_cast<int32_t>(engine.integer("max_queued"));
     s.clamp_max_tokens = engine.flag("clamp_max_tokens");
     s.fairness_us = engine.integer("fairness");

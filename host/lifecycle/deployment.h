@@ -92,6 +92,7 @@ class Deployment {
     Status make_request();
     /// Largest value in [1, most] whose plan fits, or 0.
     Result<int64_t> largest(int64_t most, const std::function<ModelRequest(int64_t)>& request);
+    Status plan_cells();
     ModelRequest request_with(int64_t context_tokens, int32_t slots) const;
     Status plan_for(const ModelRequest& request, MemoryReport* out);
 

@@ -75,10 +75,6 @@ Status Family::check_options(const ModelConfig& config, const ModelRequest& requ
         return error(Code::unsupported, "model.stages = {}: chunks run in one stage; use 0 or 1",
                      options_.stages);
     }
-    if (!request.replay_exact) {
-        return error(Code::unsupported,
-                     "engine.replay = \"bounded\" is not implemented; use \"exact\"");
-    }
     return check_rank_shape(config, {request.rank, request.world});
 }
 

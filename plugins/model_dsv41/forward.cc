@@ -130,11 +130,11 @@ Status Forward::start_site(const RowGroup& g, const Site& site) {
     const int64_t n = g.rows.T;
     const Activations& a = *p_.act;
     const SiteWeights& w = *site.weights;
-    const TensorView h = a.h.rows(0, n);
-    const TensorView x = a.x.rows(0, n);
-    const TensorView pre = pre_out(site.index).rows(0, n);
-    const TensorView post = a.post.rows(0, n);
-    const TensorView comb = a.comb.rows(0, n);
+    const TensorView h = a.h.rows(g.row0, n);
+    const TensorView x = a.x.rows(g.row0, n);
+    const TensorView pre = pre_out(site.index).rows(g.row0, n);
+    const TensorView post = a.post.rows(g.row0, n);
+    const TensorView comb = a.comb.rows(g.row0, n);
     if (o.mhc_mix_collapse_norm) {
         MhcMixCollapseNorm f;
         f.h = h;
@@ -144,7 +144,7 @@ Status Forward::start_site(const RowGroup& g, const Site& site) {
         f.eps = c.norm_eps;
         f.hc_eps = c.mix_eps;
         f.iters = c.mix_iters;
-        f.pre_in = pre_in(site.index).rows(0, n);
+        f.pre_in = pre_in(site.index).rows(g.row0, n);
         f.norm_weight = w.norm;
         f.x = x;
         f.pre = pre;
@@ -164,7 +164,7 @@ Status Forward::start_site(const RowGroup& g, const Site& site) {
     mix.post = post;
     mix.comb = comb;
     TENON_TRY(call(o.mhc_mix, mix));
-    TENON_TRY(call(o.mhc_collapse, MhcCollapse{h, pre_in(site.index).rows(0, n), x}));
+    TENON_TRY(call(o.mhc_collapse, MhcCollapse{h, pre_in(site.index).rows(g.row0, n), x}));
     return call(o.norm_rms, NormRms{x, w.norm, x, c.norm_eps});
 }
 
@@ -173,10 +173,10 @@ Status Forward::finish_site(const RowGroup& g, int32_t site, const Site* next) {
     const OpSet& o = ops(g.regime);
     const int64_t n = g.rows.T;
     const Activations& a = *p_.act;
-    const TensorView h = a.h.rows(0, n);
+    const TensorView h = a.h.rows(g.row0, n);
     const TensorView y = a.y.rows(0, n);
-    const TensorView post = a.post.rows(0, n);
-    const TensorView comb = a.comb.rows(0, n);
+    const TensorView post = a.post.rows(g.row0, n);
+    const TensorView comb = a.comb.rows(g.row0, n);
     const bool seam = next != nullptr && o.mhc_seam;
     TensorView parts;
     if (has_ranks() && !measuring_) {
@@ -202,11 +202,11 @@ Status Forward::finish_site(const RowGroup& g, int32_t site, const Site* next) {
         s.eps = c.norm_eps;
         s.hc_eps = c.mix_eps;
         s.iters = c.mix_iters;
-        s.pre_in = pre_out(site).rows(0, n);
+        s.pre_in = pre_out(site).rows(g.row0, n);
         s.norm_weight = next->weights->norm;
         s.out = h;
-        s.x = a.x.rows(0, n);
-        s.pre = pre_out(next->index).rows(0, n);
+        s.x = a.x.rows(g.row0, n);
+        s.pre = pre_out(next->index).rows(g.row0, n);
         s.post = post;
         s.comb = comb;
         return call(o.mhc_seam, s);
@@ -225,7 +225,7 @@ Status Forward::experts(const RowGroup& g, const Block& b) {
     const int64_t n = g.rows.T;
     const Activations& a = *p_.act;
     const BlockWeights& w = *b.weights;
-    const TensorView x = a.x.rows(0, n);
+    const TensorView x = a.x.rows(g.row0, n);
     const TensorView ids =
         make_view(a.expert_ids.data, DType::i32, {n, b.experts_per_token}, a.expert_ids.place);
     const TensorView weights = make_view(a.expert_weights.data, DType::f32,
@@ -271,10 +271,23 @@ Status Forward::experts(const RowGroup& g, const Block& b) {
     return {};
 }
 
-Status Forward::backbone(const RowGroup& g, EngramFeed* feed) {
+/// The rows from the layer's first output on.
+RowGroup Forward::suffix(const RowGroup& g, const TailLayer& layer) {
+    RowGroup after = g;
+    const int64_t skipped = layer.output0 - g.row0;
+    after.row0 = layer.output0;
+    after.rows.T = g.rows.T - skipped;
+    after.rows.row = g.rows.row.rows(skipped, after.rows.T);
+    after.rows.seg = layer.attend_seg;
+    return after;
+}
+
+Status Forward::backbone(const RowGroup& whole, EngramFeed* feed) {
     const ModelConfig& c = *p_.config;
-    TENON_TRY(angles(g));
-    TENON_TRY(embed(g));
+    TENON_TRY(angles(whole));
+    TENON_TRY(embed(whole));
+    const auto first_tail = c.layers - static_cast<int32_t>(whole.tail_layers.size);
+    RowGroup g = whole;
     bool has_input = false;
     for (int32_t layer = 0; layer < c.layers; ++layer) {
         const auto at = static_cast<size_t>(layer);
@@ -292,20 +305,28 @@ Status Forward::backbone(const RowGroup& g, EngramFeed* feed) {
         if (b.kind.engram >= 0) {
             TENON_TRY_CTX(engram(g, b.kind, b.weights->engram, feed), "layer {}", layer);
         }
-        if (b.kind.tap >= 0 && p_.with_drafts) {
+        if (b.kind.tap >= 0 && p_.with_drafts && g.tail.T > 0) {
             TENON_TRY(take_tap(g, b.kind.tap));
         }
         if (!has_input) {
             TENON_TRY(start_site(g, attn_site));
         }
-        keep(b, "pre_in", pre_in(attn_site.index).rows(0, g.rows.T));
-        TENON_TRY_CTX(attention(g, b), "layer {}", layer);
+        keep(b, "pre_in", pre_in(attn_site.index).rows(g.row0, g.rows.T));
+        RowGroup after = g;
+        if (layer >= first_tail) {
+            after = suffix(g, whole.tail_layers[static_cast<uint64_t>(layer - first_tail)]);
+        }
+        TENON_TRY_CTX(attention(g, after, b), "layer {}", layer);
+        g = after;
+        if (g.rows.T == 0) {
+            return {};  // nothing above is needed for this chunk's targets
+        }
         TENON_TRY(finish_site(g, attn_site.index, &ffn_site));
         TENON_TRY_CTX(experts(g, b), "layer {}", layer);
         has_input = layer + 1 < c.layers && c.layer[at + 1].engram < 0;
         const Site next{has_input ? &p_.weights->layers[at + 1].attn_site : nullptr, 2 * layer + 2};
         TENON_TRY(finish_site(g, ffn_site.index, has_input ? &next : nullptr));
-        keep(b, "h", p_.act->h.rows(0, g.rows.T));
+        keep(b, "h", p_.act->h.rows(g.row0, g.rows.T));
     }
     return {};
 }

@@ -107,7 +107,10 @@ class Forward {
     Status start_site(const RowGroup& group, const Site& site);
     /// y into the streams, then the input of the next site if there is one to continue with.
     Status finish_site(const RowGroup& group, int32_t site, const Site* next);
-    Status attention(const RowGroup& group, const Block& block);
+    /// `after`: the rows whose output is needed, a suffix of the group. Of the others only window
+    /// rows and, in a kv source, compressed rows are made.
+    Status attention(const RowGroup& group, const RowGroup& after, const Block& block);
+    static RowGroup suffix(const RowGroup& group, const TailLayer& layer);
     Status project_inputs(const RowGroup& group, const Block& block);
     Status prepare_rows(const RowGroup& group, const Block& block, const TensorView& cs);
     Status compress(const RowGroup& group, const Block& block);

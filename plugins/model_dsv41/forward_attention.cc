@@ -24,7 +24,7 @@ constexpr int64_t score_stride(int64_t width) {
 Status Forward::project_inputs(const RowGroup& g, const Block& b) {
     const Activations& a = *p_.act;
     const int64_t n = g.rows.T;
-    TensorView ys[4] = {a.qa.rows(0, n), a.kv.rows(0, n)};
+    TensorView ys[4] = {a.qa.rows(g.row0, n), a.kv.rows(g.row0, n)};
     uint64_t count = 2;
     if (b.kind.owns_kv) {
         // At ratio 1 the row itself is the latent (bf16); at ratio 2 sums stay f32 until pooled.
@@ -33,7 +33,7 @@ Status Forward::project_inputs(const RowGroup& g, const Block& b) {
             ys[count++] = a.pool_s.rows(0, n);
         }
     }
-    return linear_group(b.weights->inputs, a.x.rows(0, n), {ys, count}, g.regime);
+    return linear_group(b.weights->inputs, a.x.rows(g.row0, n), {ys, count}, g.regime);
 }
 
 /// Norms of the query latent and of the window row; the window row is turned, quantised and perhaps
@@ -43,8 +43,8 @@ Status Forward::prepare_rows(const RowGroup& g, const Block& b, const TensorView
     const OpSet& o = ops(g.regime);
     const Activations& a = *p_.act;
     const int64_t n = g.rows.T;
-    const TensorView qa = a.qa.rows(0, n);
-    const TensorView kv = a.kv.rows(0, n);
+    const TensorView qa = a.qa.rows(g.row0, n);
+    const TensorView kv = a.kv.rows(g.row0, n);
     const bool store = b.mode == AttnMode::causal && g.store_first;
     if (o.attn_qkv_prep) {
         AttnQkvPrep f;
@@ -75,7 +75,7 @@ Status Forward::compress(const RowGroup& g, const Block& b) {
     const BlockWeights& w = *b.weights;
     const int64_t n = g.rows.T;
     const TensorView latent = a.latent.rows(0, n);
-    const TensorView cs = (b.kind.ratio == 1 ? a.cs_compress : a.cs_latent).rows(0, n);
+    const TensorView cs = (b.kind.ratio == 1 ? a.cs_compress : a.cs_latent).rows(g.row0, n);
     const Pages comp = p_.state->compressed(b.layer);
     const Pages keys = p_.state->index_keys(b.layer);
     if (o.compress_emit) {
@@ -123,15 +123,15 @@ Status Forward::select_tile(const RowGroup& g, const Block& b, int64_t first, in
     const OpSet& o = ops(g.regime);
     const Activations& a = *p_.act;
     const Rows rows{g.rows.row.rows(first, count), g.rows.seg, count, g.rows.S};
-    const TensorView sel = a.sel.rows(first, count);
-    const TensorView sel_count = a.sel_count.rows(first, count);
+    const TensorView sel = a.sel.rows(g.row0 + first, count);
+    const TensorView sel_count = a.sel_count.rows(g.row0 + first, count);
     const bool all_fit = visible <= c.index_topk;
     const int64_t candidate_rows = int64_t{c.candidate_blocks} * c.candidate_block;
     // While all visible rows fit into the candidate blocks the stage is the identity.
     const bool staged = c.candidate_source >= 0 && visible > candidate_rows;
     const bool publishes = staged && b.layer == c.candidate_source;
     const bool restricted = staged && b.layer > c.candidate_source;
-    const TensorView cand = staged ? a.cand.rows(first, count) : TensorView();
+    const TensorView cand = staged ? a.cand.rows(g.row0 + first, count) : TensorView();
     const int64_t width = restricted ? candidate_rows : std::max<int64_t>(visible, 1);
     TensorView scores = make_view(a.scores.data, DType::f32, {count, width}, a.scores.place);
     scores.stride[0] = score_stride(width);
@@ -154,7 +154,7 @@ Status Forward::select_tile(const RowGroup& g, const Block& b, int64_t first, in
             k.ratio = b.kind.ratio;
             k.block = c.candidate_block;
             k.cand = cand;
-            k.count = a.cand_count.rows(first, count);
+            k.count = a.cand_count.rows(g.row0 + first, count);
             TENON_TRY(call(o.index_blocks, k));
         }
     }
@@ -178,7 +178,7 @@ Status Forward::select(const RowGroup& g, const Block& b) {
     const BlockWeights& w = *b.weights;
     const int64_t n = g.rows.T;
     const int64_t visible = g.visible_end / b.kind.ratio;
-    const TensorView cs = a.cs_compress.rows(0, n);
+    const TensorView cs = a.cs_compress.rows(g.row0, n);
     const TensorView iq = a.iq.rows(0, n);
     const TensorView weights = a.index_weights.rows(0, n);
     if (visible > c.index_topk) {
@@ -186,7 +186,7 @@ Status Forward::select(const RowGroup& g, const Block& b) {
             IndexQueryPrep f;
             f.iq = iq;
             f.cs = cs;
-            f.x = a.x.rows(0, n);
+            f.x = a.x.rows(g.row0, n);
             f.weights_proj = w.index_weights;
             f.w = weights;
             TENON_TRY(call(o.index_query_prep, f));
@@ -196,7 +196,7 @@ Status Forward::select(const RowGroup& g, const Block& b) {
                                               {n, int64_t{c.index_heads} * c.index_dim}, iq.place);
             TENON_TRY(call(o.kvq_quantize, KvqQuantize{flat, RowFormat::q4u, flat, {}, {}}));
             TENON_TRY(call(o.linear_plain,
-                           LinearPlain{a.x.rows(0, n), w.index_weights, {}, weights, {}}));
+                           LinearPlain{a.x.rows(g.row0, n), w.index_weights, {}, weights, {}}));
         }
     }
     if (o.index_select && visible > c.index_topk) {
@@ -211,14 +211,14 @@ Status Forward::select(const RowGroup& g, const Block& b) {
         s.rows = g.rows;
         s.block = std::max(c.candidate_block, 1);
         if (staged && b.layer > c.candidate_source) {
-            s.cand = a.cand.rows(0, n);
+            s.cand = a.cand.rows(g.row0, n);
         }
         if (staged && b.layer == c.candidate_source) {
-            s.blocks = a.cand.rows(0, n);
-            s.block_count = a.cand_count.rows(0, n);
+            s.blocks = a.cand.rows(g.row0, n);
+            s.block_count = a.cand_count.rows(g.row0, n);
         }
-        s.sel = a.sel.rows(0, n);
-        s.count = a.sel_count.rows(0, n);
+        s.sel = a.sel.rows(g.row0, n);
+        s.count = a.sel_count.rows(g.row0, n);
         s.N = visible;
         TENON_TRY(call(o.index_select, s));
     } else {
@@ -230,10 +230,10 @@ Status Forward::select(const RowGroup& g, const Block& b) {
             TENON_TRY(select_tile(g, b, first, std::min(tile, n - first), visible));
         }
     }
-    keep(b, "chosen", a.sel.rows(0, n));
+    keep(b, "chosen", a.sel.rows(g.row0, n));
     if (b.layer == c.candidate_source &&
         visible > int64_t{c.candidate_blocks} * c.candidate_block) {
-        keep("candidates", a.cand.rows(0, n));
+        keep("candidates", a.cand.rows(g.row0, n));
     }
     return {};
 }
@@ -245,12 +245,12 @@ Status Forward::attend(const RowGroup& g, const Block& b, const TensorView& cs) 
     const int64_t n = g.rows.T;
     AttnSparse s;
     s.q = a.q.rows(0, n);
-    s.kv = a.kv.rows(0, n);
+    s.kv = a.kv.rows(g.row0, n);
     s.ring = b.ring;
     if (b.kind.ratio > 0) {
         s.comp = p_.state->compressed(b.kind.kv_source);
-        s.sel = a.sel.rows(0, n);
-        s.count = a.sel_count.rows(0, n);
+        s.sel = a.sel.rows(g.row0, n);
+        s.count = a.sel_count.rows(g.row0, n);
     }
     s.sink = b.weights->sink;
     s.scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
@@ -282,18 +282,35 @@ Status Forward::attend(const RowGroup& g, const Block& b, const TensorView& cs) 
     return call(o.rope_turn, RopeTurn{s.out, cs, true, s.out});
 }
 
-Status Forward::attention(const RowGroup& g, const Block& b) {
+Status Forward::attention(const RowGroup& all, const RowGroup& g, const Block& b) {
     const ModelConfig& c = *p_.config;
     const Activations& a = *p_.act;
+    const OpSet& o = ops(g.regime);
     const int64_t n = g.rows.T;
+    const int64_t skipped = all.rows.T - n;
     const int64_t world = p_.ranks.world;
     const int64_t groups = c.o_groups / world;
     const int64_t width = int64_t{c.heads} * c.head_dim / world;
-    const TensorView cs = (b.kind.ratio == 0 ? a.cs_main : a.cs_compress).rows(0, n);
+    const TensorView& turns = b.kind.ratio == 0 ? a.cs_main : a.cs_compress;
+    const TensorView cs = turns.rows(g.row0, n);
 
-    TENON_TRY(project_inputs(g, b));
-    TENON_TRY(prepare_rows(g, b, cs));
-    keep(b, "window_kv", a.kv.rows(0, n));
+    TENON_TRY(project_inputs(all, b));
+    TENON_TRY(prepare_rows(all, b, turns.rows(all.row0, all.rows.T)));
+    keep(b, "window_kv", a.kv.rows(all.row0, all.rows.T));
+    if (b.kind.owns_kv) {
+        TENON_TRY(compress(all, b));
+    }
+    const bool stores = b.mode == AttnMode::causal && !g.store_first;
+    if (stores && skipped > 0) {
+        // The first rows that attend find the window rows before them in the ring.
+        const TailLayer& layer =
+            all.tail_layers[all.tail_layers.size - static_cast<uint64_t>(c.layers - b.layer)];
+        const Rows before{all.rows.row.rows(0, skipped), layer.store_seg, skipped, 1};
+        TENON_TRY(call(o.window_store, WindowStore{a.kv.rows(all.row0, skipped), before, b.ring}));
+    }
+    if (n == 0) {
+        return {};
+    }
     const TensorView flat_q = make_view(a.q.data, DType::bf16, {n, width}, a.q.place);
     TensorView ys[2] = {flat_q};
     uint64_t count = 1;
@@ -301,21 +318,18 @@ Status Forward::attention(const RowGroup& g, const Block& b) {
         ys[count++] = make_view(a.iq.data, DType::bf16, {n, int64_t{c.index_heads} * c.index_dim},
                                 a.iq.place);
     }
-    TENON_TRY(linear_group(b.weights->queries, a.qa.rows(0, n), {ys, count}, g.regime));
-    if (b.kind.owns_kv) {
-        TENON_TRY(compress(g, b));
-    }
+    TENON_TRY(linear_group(b.weights->queries, a.qa.rows(g.row0, n), {ys, count}, g.regime));
     if (b.kind.owns_index) {
         TENON_TRY(select(g, b));
     }
     TENON_TRY(attend(g, b, cs));
-    if (b.mode == AttnMode::causal && !g.store_first) {
-        TENON_TRY(call(ops(g.regime).window_store, WindowStore{a.kv.rows(0, n), g.rows, b.ring}));
+    if (stores) {
+        TENON_TRY(call(o.window_store, WindowStore{a.kv.rows(g.row0, n), g.rows, b.ring}));
     }
-    const TensorView o = make_view(a.o.data, DType::bf16, {n, groups, width / groups}, a.o.place);
+    const TensorView out = make_view(a.o.data, DType::bf16, {n, groups, width / groups}, a.o.place);
     const TensorView u =
         make_view(a.u.data, DType::bf16, {n, groups, int64_t{c.o_rank}}, a.u.place);
-    TENON_TRY(linear(b.weights->wo_a, o, u, g.regime));
+    TENON_TRY(linear(b.weights->wo_a, out, u, g.regime));
     const TensorView flat_u = make_view(a.u.data, DType::bf16, {n, groups * c.o_rank}, a.u.place);
     TENON_TRY(linear(b.weights->wo_b, flat_u, a.y.rows(0, n), g.regime));
     keep(b, "attn_out", a.y.rows(0, n));

@@ -114,7 +114,7 @@ Status Forward::draft_segments(const DraftPass& pass) {
         if (s == 0) {
             TENON_TRY(start_site(g, attn_site));
         }
-        TENON_TRY(attention(g, b));
+        TENON_TRY(attention(g, g, b));
         TENON_TRY(finish_site(g, attn_site.index, &ffn_site));
         TENON_TRY(experts(g, b));
         const bool more = s + 1 < stages;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "slots.h"
+#include "snapshots.h"
 #include "step_block.h"
 
 namespace tenon::dsv41 {
@@ -78,7 +79,8 @@ BlockSizes block_sizes(const ModelConfig& c, const ModelRequest& r, const StateS
     const int64_t chunk = r.chunk_rows;
     // Logit tiles of a chunk take two padded lists of at least 16 rows each.
     b.chunk = padded(chunk * 4) + padded(chunk * static_cast<int64_t>(sizeof(RowInfo))) +
-              2 * padded(64) + (chunk / 16 + 1) * 2 * 512 + 3 * padded(kMaxPageCopies * 4) + 4096;
+              2 * padded(64) + 2 * (c.layers + 1) * padded(64) + (chunk / 16 + 1) * 2 * 512 +
+              3 * padded(kMaxPageCopies * 4) + 4096;
     const int64_t logit_rows = round_up(std::max<int64_t>(rows, draft_group_rows(c, s)), 16);
     b.output = padded(slots * 128) + padded(16) + 4 * padded(logit_rows * 4) +
                2 * padded(logit_rows * kMaxLogprobs * 4) + 2 * padded(slots * (block + 1) * 4) +
@@ -100,6 +102,21 @@ EngramOptions engram_options(const ModelConfig&, const ModelRequest& r, const St
     return o;
 }
 
+int64_t tail_distance(const ModelConfig& c, bool exact) {
+    if (!has_tail(c)) {
+        return 0;
+    }
+    const int64_t above = c.layers - 1 - c.kv_sources.back();
+    return exact ? above * (c.window - 1) : c.window;
+}
+
+bool has_tail(const ModelConfig& c) {
+    const int32_t source = c.kv_sources.empty() ? c.layers : c.kv_sources.back();
+    const bool tables_below = std::all_of(c.engram.layers.begin(), c.engram.layers.end(),
+                                          [source](int32_t layer) { return layer <= source; });
+    return source + 1 < c.layers && tables_below;
+}
+
 ModelInfo model_info(const ModelConfig& c, const ModelRequest& r, const StateShape& s) {
     ModelInfo info;
     info.page_tokens = s.page_tokens;
@@ -108,7 +125,7 @@ ModelInfo model_info(const ModelConfig& c, const ModelRequest& r, const StateSha
     info.max_step_rows = r.step_rows;
     info.max_chunk_rows = r.chunk_rows;
     info.prefill_stages = 1;
-    info.partial_distance = 0;
+    info.partial_distance = tail_distance(c, r.replay_exact);
     info.has_tables = c.has_engram();
     info.draft_rows = r.drafts ? c.draft.block : 0;
     info.draft_max = info.draft_rows;
@@ -117,7 +134,7 @@ ModelInfo model_info(const ModelConfig& c, const ModelRequest& r, const StateSha
     info.ring_slack = s.ring_rows - c.window;
     info.vocab = c.vocab;
     info.context_limit = c.max_positions;
-    info.snapshot_bytes = 0;
+    info.snapshot_bytes = snapshot_shape(c, s, r.drafts && c.has_drafts()).cell_bytes;
     std::snprintf(info.family, sizeof info.family, "dsv41");
     std::snprintf(info.summary, sizeof info.summary,
                   "layers=%d hidden=%d heads=%dx%d experts=%d top=%d engram_tables=%d "
@@ -172,6 +189,9 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     add("state.windows", PlanPlace::device,
         s.ring_bytes(c, layers) + padded(s.slots * s.raw_bytes_per_slot(c)) + 256, s.slots,
         format("rings of {} rows and raw pairs", s.ring_rows));
+    const SnapshotShape cut = snapshot_shape(c, s, with_drafts);
+    add("snapshots", PlanPlace::device, r.snapshot_cells * cut.cell_bytes, r.snapshot_cells,
+        format("cells of {} bytes; a full cut takes two", cut.cell_bytes));
     if (r.rank == 0) {
         add("sampler", PlanPlace::device, int64_t{s.slots} * c.vocab * 2, s.slots,
             "penalty counts");

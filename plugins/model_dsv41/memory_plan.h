@@ -24,6 +24,11 @@ BlockSizes block_sizes(const ModelConfig& config, const ModelRequest& request,
                        const StateShape& state);
 EngramOptions engram_options(const ModelConfig& config, const ModelRequest& request,
                              const StateShape& state, EngramLayout layout);
+/// Layers above the last kv source own no state but window rows, so that a prompt needs them for
+/// its tail only (dsv41.md 3.11).
+bool has_tail(const ModelConfig& config);
+/// From a partial cut to the first full target that it can reach; 0 = the model has no tail.
+int64_t tail_distance(const ModelConfig& config, bool exact);
 ModelInfo model_info(const ModelConfig& config, const ModelRequest& request,
                      const StateShape& state);
 

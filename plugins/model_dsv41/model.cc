@@ -82,6 +82,13 @@ Status Dsv41Model::init(const ModelServices& services) {
 
     TENON_TRY(
         state_.allocate(c, parts_.shape, parts_.with_drafts, parts_.ranks.rank == 0, *device_));
+    if (parts_.request.snapshot_cells > 0 && (!ops_[0].state_save || !ops_[0].state_load)) {
+        return error(Code::unavailable,
+                     "prefix.snapshot_budget: no provider has the ops {} and {}; set it to 0",
+                     StateSave::kOp.name, StateLoad::kOp.name);
+    }
+    TENON_TRY(snapshots_.allocate(c, state_, snapshot_shape(c, parts_.shape, parts_.with_drafts),
+                                  parts_.request.snapshot_cells, parts_.with_drafts, *device_));
     const bool fused_sums = ops_[0].mhc_reduce_expand || ops_[0].mhc_seam ||
                             ops_[1].mhc_reduce_expand || ops_[1].mhc_seam ||
                             ops_[0].engram_reduce_gate || ops_[1].engram_reduce_gate;
@@ -181,6 +188,7 @@ Status Dsv41Model::init_blocks() {
     const auto step_rows = static_cast<size_t>(parts_.info.max_step_rows);
     const auto group_rows = static_cast<size_t>(act_.h.shape[0]);
     const size_t most_chunks = 16;
+    tail_layers_.reserve(static_cast<size_t>(c.layers));
     runs_.reserve(static_cast<size_t>(slots));
     run_classes_.reserve(group_rows + static_cast<size_t>(slots) * 16 + 16);
     window_failed_.assign(group_rows, 0);

@@ -8,6 +8,7 @@
 #include "engram_reader.h"
 #include "forward.h"
 #include "slots.h"
+#include "snapshots.h"
 #include "trace.h"
 
 namespace tenon::dsv41 {
@@ -92,6 +93,13 @@ class Dsv41Model final : public Model, private EngramFeed {
     Status apply_slot_ops(const StepPlan& plan);
     Status apply_pages(const StepPlan& plan);
     Status apply_samplers(const StepPlan& plan);
+    Status apply_snap_in(const StepPlan& plan);
+    Status apply_snap_out(const StepPlan& plan);
+    Status restore(const plan::SnapOp& op);
+    Status save(const plan::SnapOp& op, int64_t computed);
+    Status capture_targets(const StepPlan& plan, const plan::Chunk& chunk);
+    Status check_snap_slot(const plan::SnapOp& op, const char* section);
+    void classes_before(uint32_t slot, int64_t at, int32_t (&out)[SnapshotArena::kClasses]) const;
     Status commit_counts();
     Status build_windows(const StepPlan& plan);
     Status fill_window(const StepPlan& plan, int64_t index, int64_t* row, int64_t* logit);
@@ -101,6 +109,8 @@ class Dsv41Model final : public Model, private EngramFeed {
     Status run_drafts(const StepPlan& plan);
     Status run_chunks(const StepPlan& plan);
     Status build_chunk(const StepPlan& plan, const plan::Chunk& chunk, int64_t index);
+    void build_tail(const StepPlan& plan, const plan::Chunk& chunk);
+    Status check_targets(const StepPlan& plan, const plan::Chunk& chunk);
     Status chunk_outputs(const StepPlan& plan, const plan::Chunk& chunk, int64_t index);
     Status start_engram(const StepPlan& plan);
     Status start_chunk_engram(const StepPlan& plan, int64_t index);
@@ -135,6 +145,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     ModelWeights weights_;
     std::vector<Ref<Buffer>> plain_buffers_;
     DeviceState state_;
+    SnapshotArena snapshots_;
     OpSet ops_[2];
     Activations act_;
     Forward forward_;
@@ -158,6 +169,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     StepPlan plan_;  ///< of the step that waits for masks; its spans outlive the step
     bool waits_for_masks_ = false;
     RowGroup window_group_, chunk_group_;
+    std::vector<TailLayer> tail_layers_;  ///< of the chunk that runs
     TensorView logit_index_, sample_params_, bias_begin_, bias_ids_, bias_add_, mask_, limits_,
         given_tokens_;
     TensorView draft_slots_, draft_params_, count_tokens_, count_slots_, logit_ids_index_;

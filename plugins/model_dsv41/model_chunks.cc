@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Prompt chunks: one segment in the prefill regime, every row through every layer.
+// Prompt chunks: one segment in the prefill regime; layers above the last kv source see its tail.
 #include <algorithm>
 
 #include "model.h"
@@ -7,6 +7,9 @@
 namespace tenon::dsv41 {
 
 namespace {
+
+/// Beyond every position that a layer could be needed for.
+constexpr int64_t kFar = int64_t{1} << 40;
 
 SegInfo segment(const plan::Chunk& c, int64_t first, int64_t rows) {
     SegInfo s;
@@ -48,10 +51,6 @@ Status Dsv41Model::build_chunk(const StepPlan& plan, const plan::Chunk& c, int64
     g.regime = Regime::prefill;
     g.visible_end = c.end;
     g.store_first = rows <= parts_.shape.ring_rows - parts_.config.window;
-    // The drafter's rings keep the newest rows only, so older ones of the chunk need not reach
-    // them.
-    const int64_t tail = std::min<int64_t>(rows, parts_.shape.ring_rows);
-    g.tail_row0 = rows - tail;
 
     TensorView row_view;
     TensorView seg_view;
@@ -61,13 +60,83 @@ Status Dsv41Model::build_chunk(const StepPlan& plan, const plan::Chunk& c, int64
     auto* seg = chunk_block_.take_structs<SegInfo>(1, &seg_view);
     auto* tail_seg = chunk_block_.take_structs<SegInfo>(1, &tail_seg_view);
     seg[0] = segment(c, c.begin, rows);
-    tail_seg[0] = segment(c, c.begin + g.tail_row0, tail);
     for (int64_t i = 0; i < rows; ++i) {
         ids[i] = plan.tokens[c.tokens_off + static_cast<uint64_t>(i)];
         row[i] = {static_cast<int32_t>(c.begin + i), static_cast<int32_t>(c.slot), 0, 0};
     }
     g.rows = {row_view, seg_view, rows, 1};
+    build_tail(plan, c);
+    // Taps exist for the rows that reach the layers which they are taken from.
+    const int64_t tapped = tail_layers_.empty() ? 0 : tail_layers_.back().input0;
+    g.tail_row0 = std::max(rows - std::min<int64_t>(rows, parts_.shape.ring_rows), tapped);
+    const int64_t tail = rows - g.tail_row0;
+    tail_seg[0] = segment(c, c.begin + g.tail_row0, tail);
     g.tail = {row_view.rows(g.tail_row0, tail), tail_seg_view, tail, 1};
+    return {};
+}
+
+/// Rows that each layer above the last kv source computes, from the top down: the state at a full
+/// target t needs the window before t of every layer, and a row's output needs the window before
+/// the row. With `bounded` replay all of them start one window before t and see nothing older.
+void Dsv41Model::build_tail(const StepPlan& plan, const plan::Chunk& c) {
+    tail_layers_.clear();
+    const ModelConfig& config = parts_.config;
+    if (parts_.info.partial_distance == 0 || trace_.wanted()) {
+        return;
+    }
+    const int64_t rows = c.end - c.begin;
+    const int64_t window = config.window;
+    const bool bounded = (c.flags & plan::kBoundedReplay) != 0;
+    int64_t output = c.end + kFar;  // of the layer that is looked at, as positions
+    int64_t input = c.end + kFar;
+    for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
+        if (t.kind == plan::CutKind::full) {
+            output = std::min(output, t.at - t.outputs);
+            input = std::min({input, t.at - t.outputs - (window - 1), t.at - window});
+        }
+    }
+    const int64_t replay = input;
+    const auto row_of = [&](int64_t position) {
+        const int64_t row = std::clamp<int64_t>(position - c.begin, 0, rows);
+        return row == rows ? rows : row / 4 * 4;
+    };
+    const int32_t source = config.kv_sources.back();
+    tail_layers_.resize(static_cast<size_t>(config.layers - source));
+    for (int32_t layer = config.layers - 1; layer >= source; --layer) {
+        TailLayer& t = tail_layers_[static_cast<size_t>(layer - source)];
+        t.output0 = row_of(output);
+        // The source's own window rows and compressed rows are made of every row.
+        t.input0 = layer == source ? 0 : std::min(row_of(input), t.output0);
+        SegInfo* seg = chunk_block_.take_structs<SegInfo>(1, &t.store_seg);
+        *seg = segment(c, c.begin + t.input0, t.output0 - t.input0);
+        seg = chunk_block_.take_structs<SegInfo>(1, &t.attend_seg);
+        *seg = segment(c, c.begin + t.output0, rows - t.output0);
+        seg->win_lo[1] = static_cast<int32_t>(bounded ? std::max<int64_t>(replay, 0) : 0);
+        output = t.input0 == rows ? input : c.begin + t.input0;
+        input = bounded ? output : output - (window - 1);
+    }
+    chunk_group_.tail_layers = tail_layers_;
+}
+
+/// Which lengths the slot's upper layers can be exact at, before and after this chunk.
+Status Dsv41Model::check_targets(const StepPlan& plan, const plan::Chunk& c) {
+    if (parts_.info.partial_distance == 0) {
+        return {};
+    }
+    Slot& slot = slots_[c.slot];
+    int64_t first = -1;
+    for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
+        if (t.kind == plan::CutKind::full && t.at > c.begin && (first < 0 || t.at < first)) {
+            first = t.at;
+        }
+    }
+    if (first >= 0 && first < slot.whole_from) {
+        return error(Code::internal,
+                     "chunk of slot {}: full target at {}, but the cut that it "
+                     "went on from allows none before {}",
+                     c.slot, first, slot.whole_from);
+    }
+    slot.whole_from = first >= 0 ? first : c.end + parts_.info.partial_distance;
     return {};
 }
 
@@ -112,10 +181,6 @@ Status Dsv41Model::chunk_outputs(const StepPlan& plan, const plan::Chunk& c, int
     int64_t last = c.begin;
     for (uint32_t i = 0; i < c.target_count; ++i) {
         const plan::Target& t = plan.targets[c.target_off + i];
-        if (t.snapshot != 0) {
-            return error(Code::unsupported, "target {} of slot {}: snapshots are not implemented",
-                         t.at, c.slot);
-        }
         const int64_t from = std::max(c.begin, t.at - t.outputs);
         const int64_t to = std::min(c.end, t.at);
         if (from < to) {
@@ -189,6 +254,7 @@ Status Dsv41Model::run_chunks(const StepPlan& plan) {
             TENON_TRY(start_chunk_engram(plan, i + 1));
         }
         TENON_TRY(build_chunk(plan, c, i));
+        TENON_TRY(check_targets(plan, c));
         TENON_TRY(chunk_block_.upload(*device_, *stream_));
         ChunkResult& result = chunk_results_[static_cast<size_t>(i)];
         result = ChunkResult();
@@ -210,9 +276,10 @@ Status Dsv41Model::run_chunks(const StepPlan& plan) {
         result.status = io ? RowStatus::io : RowStatus::ok;
         TensorView probe = probe_.device.rows(kProbeStride, 1);
         TENON_TRY(forward_.digest(chunk_group_, probe));
-        if (parts_.with_drafts) {
+        if (parts_.with_drafts && chunk_group_.tail.T > 0) {
             TENON_TRY_CTX(forward_.absorb(chunk_group_), "absorbing taps");
         }
+        TENON_TRY(capture_targets(plan, c));
         TENON_TRY(chunk_outputs(plan, c, i));
         TENON_TRY(device_->copy(probe_.host.rows(kProbeStride, 1), probe, *stream_));
         slots_[c.slot].length = c.end;

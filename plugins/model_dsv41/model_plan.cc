@@ -231,10 +231,8 @@ Status Dsv41Model::submit(const StepPlan& plan) noexcept {
             return error(Code::peer, "aborted");
         }
         TENON_TRY(finish_open_step());
-        if (!plan.snap_in.empty() || !plan.snap_out.empty() || !plan.features.empty() ||
-            !plan.image_runs.empty() || !plan.encodes.empty()) {
-            return error(Code::unsupported,
-                         "step {}: snapshots, features and images are not implemented",
+        if (!plan.features.empty() || !plan.image_runs.empty() || !plan.encodes.empty()) {
+            return error(Code::unsupported, "step {}: features and images are not implemented",
                          plan.header.step);
         }
         step_ = Step();
@@ -249,6 +247,7 @@ Status Dsv41Model::submit(const StepPlan& plan) noexcept {
         const int64_t waited = engram_.wait_us();
         TENON_TRY(apply_slot_ops(plan));
         TENON_TRY(apply_pages(plan));
+        TENON_TRY(apply_snap_in(plan));
         TENON_TRY(apply_samplers(plan));
         TENON_TRY(build_windows(plan));
         TENON_TRY(start_engram(plan));
@@ -278,6 +277,7 @@ Status Dsv41Model::finish_submit(const StepPlan& plan) {
     const int64_t chunks = host_->now_us();
     timing_.drafts = chunks - drafts;
     TENON_TRY(run_chunks(plan));
+    TENON_TRY(apply_snap_out(plan));
     TENON_TRY(device_->record(*done_event_, *stream_));
     timing_.chunks = host_->now_us() - chunks;
     timing_.engram_wait += engram_.wait_us() - waited;

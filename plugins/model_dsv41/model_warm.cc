@@ -16,6 +16,7 @@ struct WarmPlan {
     std::vector<plan::Window> windows;
     std::vector<plan::Draft> drafts;
     std::vector<plan::Chunk> chunks;
+    std::vector<plan::Target> targets;
     std::vector<int32_t> tokens, pages;
 
     StepPlan view() const {
@@ -25,6 +26,7 @@ struct WarmPlan {
         p.windows = windows;
         p.drafts = drafts;
         p.chunks = chunks;
+        p.targets = targets;
         p.tokens = tokens;
         p.pages = pages;
         return p;
@@ -188,7 +190,11 @@ Status Dsv41Model::warm_chunk(int64_t rows, int64_t* us) {
     plan::Chunk c;
     c.generation = 1;
     c.end = rows;
+    c.target_count = 1;
     p.chunks.push_back(c);
+    plan::Target target;  // so that all layers run
+    target.at = rows;
+    p.targets.push_back(target);
     StepTiming timing;
     TENON_TRY(warm_step(p.view(), &timing));
     *us = std::max<int64_t>(timing.chunks, 1);

@@ -32,6 +32,10 @@ Status Dsv41Model::fill_window(const StepPlan& plan, int64_t index, int64_t* row
                      w.slot, w.rows, w.forced, parts_.info.max_window_rows, w.position, slot.length,
                      parts_.shape.context_tokens, w.source, w.top, w.tokens_off, plan.tokens.size);
     }
+    if (w.position < slot.whole_from) {
+        return error(Code::internal, "window of slot {} at {}, whose state is whole from {} on",
+                     w.slot, w.position, slot.whole_from);
+    }
     if (*row + w.rows > parts_.info.max_step_rows) {
         return error(Code::internal, "windows of a step have more than {} rows",
                      parts_.info.max_step_rows);

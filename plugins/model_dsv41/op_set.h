@@ -19,6 +19,7 @@
 #include "tenon/ops/rows.h"
 #include "tenon/ops/sample.h"
 #include "tenon/ops/spec.h"
+#include "tenon/ops/state.h"
 #include "tenon/ops/window.h"
 
 namespace tenon::dsv41 {
@@ -57,6 +58,9 @@ struct OpSet {
     OpFn<DraftPick> draft_pick;
     OpFn<DraftConfidence> draft_confidence;
     OpFn<PagesCopy> pages_copy;
+    // Needed only with snapshot cells; `load` refuses cells without them.
+    OpFn<StateSave> state_save;
+    OpFn<StateLoad> state_load;
 
     OpFn<MhcReduceExpand> mhc_reduce_expand;
     OpFn<MhcMixCollapseNorm> mhc_mix_collapse_norm;

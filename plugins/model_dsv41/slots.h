@@ -43,6 +43,7 @@ struct Slot {
 
     uint32_t generation = 0;
     int64_t length = 0;
+    int64_t whole_from = 0;  ///< smallest length at which every layer's state can be exact
     SlotSampling sampling;
     int32_t classes[kHistory];
     int32_t uncounted[plan::kMaxWindowRows];  ///< emitted tokens that the penalty counts lack
@@ -51,6 +52,7 @@ struct Slot {
     void open(uint32_t new_generation) {
         generation = new_generation;
         length = 0;
+        whole_from = 0;
         uncounted_count = 0;
         sampling.reset();
         std::fill(std::begin(classes), std::end(classes), EngramHash::kDead);

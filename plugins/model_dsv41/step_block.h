@@ -59,6 +59,16 @@ class StepBlock {
     int64_t used_ = 0, sent_ = 0;
 };
 
+/// What a chunk computes of one layer from the last kv source on (dsv41.md 3.11): inputs, hence
+/// window rows, of rows input0 …; outputs of rows output0 …, which is where the next layer starts.
+/// Multiples of 4, so that views of small per-row arrays stay aligned; the group's row count =
+/// none.
+struct TailLayer {
+    int64_t input0 = 0, output0 = 0;
+    TensorView store_seg;   ///< SegInfo[1]: rows [input0, output0), of which only window rows stay
+    TensorView attend_seg;  ///< SegInfo[1]: rows from output0 on
+};
+
 /// Rows that run together through the layers (ops.md 5.1).
 struct RowGroup {
     Regime regime = Regime::decode;
@@ -71,6 +81,10 @@ struct RowGroup {
     bool store_first = true;  ///< window rows may be stored before attention (ops.md 5.2)
     Rows tail;  ///< the last rows of a chunk, which the drafter's rings keep; else = rows
     int64_t tail_row0 = 0;
+    /// First row of the group in buffers that keep a row's place over all layers; `rows` starts
+    /// there.
+    int64_t row0 = 0;
+    Span<const TailLayer> tail_layers;  ///< from the last kv source on; empty: every row everywhere
 };
 
 }  // namespace tenon::dsv41

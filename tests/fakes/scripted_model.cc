@@ -44,6 +44,8 @@ ScriptedModel::ScriptedModel(const ScriptedOptions& options)
     info_.ring_slack = plan::kMaxWindowRows;
     info_.vocab = kVocab;
     info_.context_limit = options.context;
+    info_.snapshot_bytes = 1024;
+    info_.partial_distance = options.partial_distance;
     set_text(info_.family, "scripted");
     set_text(info_.summary, "scripted test model");
 
@@ -56,6 +58,7 @@ ScriptedModel::ScriptedModel(const ScriptedOptions& options)
     for (Slot& s : slots_) {
         s.table.assign(static_cast<size_t>(options.context / options.page_tokens + 1), -1);
         s.ring.resize(kWindow + plan::kMaxWindowRows);
+        s.hashes.resize(static_cast<size_t>(options.context) + plan::kMaxWindowRows);
         s.bias.reserve(4096);
         s.stops.reserve(16);
         s.seen.assign(kVocab, 0);
@@ -67,6 +70,11 @@ ScriptedModel::ScriptedModel(const ScriptedOptions& options)
         r->chunks.reserve(4);
         r->tokens.reserve(rows);
         r->logprobs.reserve(rows * 21);
+    }
+    snapshots_.resize(static_cast<size_t>(options.snapshot_cells));
+    for (Snapshot& s : snapshots_) {
+        s.ring.reserve(kWindow + plan::kMaxWindowRows);
+        s.hashes.reserve(static_cast<size_t>(options.context));
     }
     costs_.assign(rows + 1, 100);
 }
@@ -166,6 +174,12 @@ Status ScriptedModel::run(const StepPlan& plan) {
             s->table.at(map.first_index + i) = page;
         }
     }
+    for (const plan::PageCopy& copy : plan.page_copies) {
+        TENON_TRY(run_page_copy(copy));
+    }
+    for (const plan::SnapOp& op : plan.snap_in) {
+        TENON_TRY(run_snap_in(op));
+    }
     for (const plan::Sampler& sampler : plan.samplers) {
         TENON_TRY(run_sampler(sampler, plan));
     }
@@ -178,6 +192,91 @@ Status ScriptedModel::run(const StepPlan& plan) {
     for (const plan::Chunk& chunk : plan.chunks) {
         TENON_TRY(run_chunk(chunk, plan));
     }
+    for (const plan::SnapOp& op : plan.snap_out) {
+        Slot* s = nullptr;
+        TENON_TRY(slot_of(op.slot, op.generation, &s));
+        TENON_TRY(save(op, s->length));
+    }
+    return {};
+}
+
+Status ScriptedModel::run_page_copy(const plan::PageCopy& c) {
+    const auto at = [this](int32_t page) {
+        return cells_.begin() + int64_t{page} * options_.page_tokens;
+    };
+    if (at(c.src) >= cells_.end() || at(c.dst) >= cells_.end()) {
+        return wrong(step_, format("page_copy {} to {}", c.src, c.dst));
+    }
+    std::copy(at(c.src), at(c.src) + c.tokens, at(c.dst));
+    std::fill(at(c.dst) + c.tokens, at(c.dst) + options_.page_tokens, Cell{});
+    return {};
+}
+
+Status ScriptedModel::find(const plan::SnapOp& op, Snapshot** out) {
+    if (op.snapshot < 1 || op.snapshot > snapshots_.size() || !snapshots_[op.snapshot - 1].first ||
+        snapshots_[op.snapshot - 1].kind != op.kind || snapshots_[op.snapshot - 1].at != op.at) {
+        return wrong(step_, format("no snapshot {} at {}", op.snapshot, op.at));
+    }
+    *out = &snapshots_[op.snapshot - 1];
+    return {};
+}
+
+Status ScriptedModel::run_snap_in(const plan::SnapOp& op) {
+    Snapshot* snapshot = nullptr;
+    TENON_TRY(find(op, &snapshot));
+    if (op.op == plan::SnapOpKind::drop) {
+        for (int32_t i = 0; i < plan::cells_of(op.kind); ++i) {
+            snapshots_[op.snapshot - 1 + static_cast<uint32_t>(i)].taken = false;
+        }
+        snapshot->first = false;
+        return {};
+    }
+    Slot* s = nullptr;
+    TENON_TRY(slot_of(op.slot, op.generation, &s));
+    if (s->length != 0) {
+        return wrong(step_, format("restore into request {} at {}", s->request, s->length));
+    }
+    std::copy(snapshot->ring.begin(), snapshot->ring.end(), s->ring.begin());
+    std::copy(snapshot->hashes.begin(), snapshot->hashes.end(), s->hashes.begin());
+    s->whole_from = op.kind == plan::CutKind::full ? 0 : snapshot->whole_from;
+    s->length = op.at;
+    return {};
+}
+
+Status ScriptedModel::save(const plan::SnapOp& op, int64_t computed) {
+    Slot* s = nullptr;
+    TENON_TRY(slot_of(op.slot, op.generation, &s));
+    const auto cells = static_cast<uint32_t>(plan::cells_of(op.kind));
+    if (op.snapshot < 1 || op.snapshot - 1 + cells > snapshots_.size() || op.at < 1 ||
+        op.at > computed) {
+        return wrong(step_, format("save of request {} at {} of {} as {}", s->request, op.at,
+                                   computed, op.snapshot));
+    }
+    if (op.kind == plan::CutKind::full && op.at < s->whole_from) {
+        return wrong(step_, format("full save of request {} at {}, which is whole from {} on",
+                                   s->request, op.at, s->whole_from));
+    }
+    for (uint32_t i = 0; i < cells; ++i) {
+        if (std::exchange(snapshots_[op.snapshot - 1 + i].taken, true)) {
+            return wrong(step_, format("cell {} is in use", op.snapshot + i));
+        }
+    }
+    Snapshot& snapshot = snapshots_[op.snapshot - 1];
+    snapshot.first = true;
+    snapshot.kind = op.kind;
+    snapshot.at = op.at;
+    // A partial cut lacks what only the rows after it rebuild, whatever the live state has.
+    snapshot.whole_from = op.kind == plan::CutKind::full      ? 0
+                          : op.kind == plan::CutKind::partial ? op.at + options_.partial_distance
+                                                              : s->whole_from;
+    snapshot.ring.assign(s->ring.begin(), s->ring.end());
+    // Only the newest rows count: older ones are whatever the slot held.
+    for (RingRow& row : snapshot.ring) {
+        if (row.position < op.at - kWindow || row.position >= op.at) {
+            row = RingRow{-1, -1};
+        }
+    }
+    snapshot.hashes.assign(s->hashes.begin(), s->hashes.begin() + op.at);
     return {};
 }
 
@@ -202,6 +301,7 @@ Status ScriptedModel::run_slot_op(const plan::SlotOp& op) {
         s.length = 0;
         s.first_row = -1;
         s.next_stage = 0;
+        s.whole_from = 0;
         s.has_sampler = s.scripted = false;
         std::fill(s.table.begin(), s.table.end(), -1);
         std::fill(s.ring.begin(), s.ring.end(),
@@ -254,10 +354,12 @@ Status ScriptedModel::write(uint32_t index, int64_t position, int32_t token) {
     if (position > 0) {
         Cell* previous = nullptr;
         TENON_TRY(cell(s, position - 1, &previous));
-        if (previous->position != position - 1 || previous->slot != index) {
+        if (previous->position != position - 1 ||
+            previous->hash != s.hashes[static_cast<size_t>(position) - 1]) {
             return wrong(step_,
-                         format("request {}: the cell before {} holds position {} of slot {}",
-                                s.request, position, previous->position, previous->slot));
+                         format("request {}: the cell before {} holds position {}, perhaps of "
+                                "another sequence",
+                                s.request, position, previous->position));
         }
         before = previous->hash;
     }
@@ -276,15 +378,17 @@ Status ScriptedModel::write(uint32_t index, int64_t position, int32_t token) {
         const auto p = static_cast<int64_t>(mix(before, k) % static_cast<uint64_t>(position));
         Cell* old = nullptr;
         TENON_TRY(cell(s, p, &old));
-        if (old->position != p || old->slot != index) {
-            return wrong(step_, format("request {}: the cell of {} holds position {} of slot {}",
-                                       s.request, p, old->position, old->slot));
+        if (old->position != p || old->hash != s.hashes[static_cast<size_t>(p)]) {
+            return wrong(step_, format("request {}: the cell of {} holds position {}, perhaps of "
+                                       "another sequence",
+                                       s.request, p, old->position));
         }
         seen = mix(seen, static_cast<uint64_t>(old->token) ^ old->hash);
     }
     Cell* c = nullptr;
     TENON_TRY(cell(s, position, &c));
-    *c = Cell{position, token, index, mix(mix(before, static_cast<uint64_t>(token)), seen)};
+    *c = Cell{position, token, mix(mix(before, static_cast<uint64_t>(token)), seen)};
+    s.hashes[static_cast<size_t>(position)] = c->hash;
     s.ring[static_cast<size_t>(position) % s.ring.size()] = RingRow{position, token};
     return {};
 }
@@ -376,6 +480,10 @@ void ScriptedModel::start_script(Slot& slot, uint32_t index, int64_t position) {
 Status ScriptedModel::run_window(const plan::Window& w, const StepPlan& plan) {
     Slot* s = nullptr;
     TENON_TRY(slot_of(w.slot, w.generation, &s));
+    if (w.position < s->whole_from) {
+        return wrong(step_, format("window of request {} at {}, whose state is whole from {} on",
+                                   s->request, w.position, s->whole_from));
+    }
     if (w.position != s->length || !s->has_sampler || s->next_stage != 0) {
         return wrong(step_, format("window of request {} at {}, length {}", s->request, w.position,
                                    s->length));
@@ -500,10 +608,50 @@ Status ScriptedModel::run_chunk(const plan::Chunk& c, const StepPlan& plan) {
         }
         s->length = c.end;
         s->next_stage = 0;
+        TENON_TRY(run_targets(c, plan));
     } else {
         s->next_stage = c.stage_end;
     }
     results_.chunks.push_back(result);
+    return {};
+}
+
+/// The tail of a full target computes all layers' state there and for ever after; a chunk before it
+/// leaves the upper layers without their rows.
+Status ScriptedModel::run_targets(const plan::Chunk& c, const StepPlan& plan) {
+    Slot& s = slots_[c.slot];
+    int64_t next_full = -1;
+    for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
+        if (t.kind == plan::CutKind::full && (next_full < 0 || t.at < next_full)) {
+            next_full = t.at;
+        }
+    }
+    if (options_.partial_distance > 0) {
+        if (next_full < 0) {
+            s.whole_from = c.end + options_.partial_distance;
+        } else if (next_full < s.whole_from) {
+            return wrong(step_, format("request {}: full target at {}, but its cut allows {} on",
+                                       s.request, next_full, s.whole_from));
+        } else {
+            s.whole_from = next_full;
+        }
+    }
+    for (const plan::Target& t : plan.targets.subspan(c.target_off, c.target_count)) {
+        if (t.snapshot == 0 || t.at <= c.begin || t.at > c.end) {
+            continue;
+        }
+        if (t.at != c.end) {
+            return wrong(step_, format("target at {} inside a chunk that ends at {}", t.at, c.end));
+        }
+        plan::SnapOp op;
+        op.op = plan::SnapOpKind::save;
+        op.kind = t.kind;
+        op.snapshot = t.snapshot;
+        op.slot = c.slot;
+        op.generation = c.generation;
+        op.at = t.at;
+        TENON_TRY(save(op, c.end));
+    }
     return {};
 }
 

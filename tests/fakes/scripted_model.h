@@ -21,19 +21,23 @@ struct ScriptedOptions {
     int32_t page_tokens = 8;
     int32_t step_rows = 16, window_rows = 16, chunk_rows = 32;
     int32_t stages = 1;
-    int32_t draft_max = 0;       ///< 0 = no drafter
-    int32_t draft_quality = 70;  ///< percent of drafts that repeat what the model will draw
-    bool draft_garbage = false;  ///< some drafts are no ids at all
-    int32_t eos_permille = 20;   ///< how often the end token is the likeliest
-    int64_t step_us = 0;         ///< each step takes this long in collect(tokens)
+    int32_t snapshot_cells = 0;
+    int64_t partial_distance = 0;  ///< 0 = full cuts only
+    int32_t draft_max = 0;         ///< 0 = no drafter
+    int32_t draft_quality = 70;    ///< percent of drafts that repeat what the model will draw
+    bool draft_garbage = false;    ///< some drafts are no ids at all
+    int32_t eos_permille = 20;     ///< how often the end token is the likeliest
+    int64_t step_us = 0;           ///< each step takes this long in collect(tokens)
 };
 
 /// Where an injected error appears.
 enum class FaultAt { submit, tokens, drafts, done, warm_up };
 
 /// State lies in page cells and a ring per slot, each tagged with its position, and a row reads the
-/// cells and ring rows before it. So a wrong page id, a page of another slot, a stale ring row, a
-/// wrong position or a stale generation either changes the tokens or is refused with `internal`.
+/// cells and ring rows before it, whose contents the slot remembers. So a wrong page id, a page of
+/// another sequence, a stale ring row, a wrong position or a stale generation either changes the
+/// tokens or is refused with `internal`. A snapshot holds ring and memory; a partial one is whole
+/// again only `partial_distance` rows later: a window or a full cut before is refused.
 ///
 /// Engine thread, except the controls, which are set before the engine runs, and `abort`. After
 /// construction `submit` and `collect` allocate nothing (scripts and hooks aside).
@@ -74,7 +78,6 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
     struct Cell {
         int64_t position = -1;
         int32_t token = 0;
-        uint32_t slot = 0;
         uint64_t hash = 0;
     };
     struct RingRow {
@@ -86,9 +89,11 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
         uint32_t generation = 0;
         uint64_t request = 0;
         int64_t length = 0, first_row = -1;  // first_row: the last prompt token
+        int64_t whole_from = 0;              ///< length from which on the state is full
         int32_t next_stage = 0;
         std::vector<int32_t> table;
         std::vector<RingRow> ring;
+        std::vector<uint64_t> hashes;  ///< by position: what the cell must hold
         plan::Sampler sampler;
         bool has_sampler = false;
         std::vector<plan::Pair> bias;
@@ -97,6 +102,14 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
         std::vector<uint8_t> in_prompt;
         std::vector<int32_t> script;
         bool scripted = false;
+    };
+    struct Snapshot {
+        bool taken = false, first = false;
+        plan::CutKind kind = plan::CutKind::full;
+        int64_t at = 0;
+        int64_t whole_from = 0;
+        std::vector<RingRow> ring;
+        std::vector<uint64_t> hashes;
     };
     struct Candidate {
         int32_t id = -1;
@@ -113,12 +126,17 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
     Status run(const StepPlan& plan);
     Status slot_of(uint32_t slot, uint32_t generation, Slot** out);
     Status run_slot_op(const plan::SlotOp& op);
+    Status run_page_copy(const plan::PageCopy& copy);
+    Status run_snap_in(const plan::SnapOp& op);
+    Status save(const plan::SnapOp& op, int64_t computed);
+    Status find(const plan::SnapOp& op, Snapshot** out);
     Status run_sampler(const plan::Sampler& sampler, const StepPlan& plan);
     Status run_window(const plan::Window& window, const StepPlan& plan);
     Status run_draft(const plan::Draft& draft);
     Status run_chunk(const plan::Chunk& chunk, const StepPlan& plan);
     Status cell(const Slot& slot, int64_t position, Cell** out);
     Status write(uint32_t index, int64_t position, int32_t token);
+    Status run_targets(const plan::Chunk& chunk, const StepPlan& plan);
     /// What the row at `position` draws; `earlier` are drafts that penalties count already.
     Status draw(uint32_t index, int64_t position, Span<const int32_t> earlier, Candidate* best,
                 Candidate* all, int32_t* count);
@@ -131,6 +149,7 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
     ScriptedCodec codec_;
     std::vector<Cell> cells_;
     std::vector<Slot> slots_;
+    std::vector<Snapshot> snapshots_;  // by cell
     Results results_, given_[2];
     std::vector<int64_t> costs_;
 

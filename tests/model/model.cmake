@@ -5,7 +5,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
   target_link_libraries(tenon_model_rig PUBLIC tenon_testing tenon::sdk PRIVATE tenon_compile nlohmann_json::nlohmann_json)
   target_include_directories(tenon_model_rig PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
   target_compile_definitions(tenon_model_rig PRIVATE TENON_PLUGIN_DIR="${CMAKE_BINARY_DIR}/plugins")
-  foreach(test golden pack control mini chunk batch step engram family fusion ranks official)
+  foreach(test snapshot tail golden pack control mini chunk batch step engram family fusion ranks official)
     set(name dsv41_${test}_test)
     set(label model)
     if(test STREQUAL "official")
@@ -30,9 +30,11 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 300)
   endif()
   if(TARGET tenon_engine AND TARGET exl3)
-    tenon_add_test(engine_mini_test SOURCES model/engine_mini_test.cc
-        LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 900)
-    add_dependencies(engine_mini_test dsv41 cpu exl3)
+    foreach(test engine_mini_test engine_prefix_test)
+      tenon_add_test(${test} SOURCES model/${test}.cc
+          LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 900)
+      add_dependencies(${test} dsv41 cpu exl3)
+    endforeach()
     tenon_add_test(engine_soak_test
         SOURCES model/engine_soak_test.cc
                 ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc

@@ -120,6 +120,8 @@ ModelRequest ModelRig::request() const {
     request.chunk_rows = options_.chunk_rows;
     request.drafts = options_.drafts;
     request.packed_state = options_.packed_state;
+    request.replay_exact = options_.replay_exact;
+    request.snapshot_cells = options_.snapshot_cells;
     request.engram_layout = options_.layout;
     request.fusions_off = fusions_off_;
     request.device = counting_.get();

@@ -58,6 +58,8 @@ struct RigOptions {
     int32_t window_rows = 16, step_rows = 16, chunk_rows = 512;
     bool packed_state = true;
     bool drafts = true;
+    int32_t snapshot_cells = 0;
+    bool replay_exact = true;
     int32_t rank = 0, world = 1;
     Communicator* communicator = nullptr;
     TableDecorator decorate;                               ///< the result must outlive the rig
@@ -112,6 +114,11 @@ class ModelRig {
     void close(uint32_t slot);
     /// For tests that submit themselves.
     void advance(uint32_t slot, int64_t rows) { slots_[slot].length += rows; }
+    /// The slot continues at a restored cut, on these pages.
+    void adopt(uint32_t slot, uint32_t generation, int64_t length, std::vector<int32_t> pages) {
+        slots_[slot] = {generation, length, std::move(pages)};
+    }
+    uint32_t new_generation() { return ++next_generation_; }
     int64_t length(uint32_t slot) const { return slots_[slot].length; }
     uint32_t generation(uint32_t slot) const { return slots_[slot].generation; }
 

@@ -81,6 +81,44 @@ class PlanBuilder {
         chunks_.push_back(c);
         return *this;
     }
+    /// One chunk without targets.
+    PlanBuilder& bare_chunk(uint32_t slot, uint32_t generation, int64_t begin,
+                            const std::vector<int32_t>& tokens) {
+        chunk(slot, generation, begin, tokens);
+        targets_.pop_back();
+        chunks_.back().target_count = 0;
+        return *this;
+    }
+    PlanBuilder& bounded() {
+        chunks_.back().flags |= plan::kBoundedReplay;
+        return *this;
+    }
+    /// A further target of the last chunk.
+    PlanBuilder& target(plan::Target t) {
+        targets_.push_back(t);
+        ++chunks_.back().target_count;
+        return *this;
+    }
+    /// The last chunk's own target (at its end) saves a cut.
+    PlanBuilder& save_target(uint32_t snapshot, plan::CutKind kind = plan::CutKind::full) {
+        targets_.back().snapshot = snapshot;
+        targets_.back().kind = kind;
+        return *this;
+    }
+    PlanBuilder& restore(uint32_t snapshot, uint32_t slot, uint32_t generation, int64_t at,
+                         plan::CutKind kind = plan::CutKind::full) {
+        snap_in_.push_back(snap(plan::SnapOpKind::restore, kind, snapshot, slot, generation, at));
+        return *this;
+    }
+    PlanBuilder& drop(uint32_t snapshot, int64_t at, plan::CutKind kind = plan::CutKind::full) {
+        snap_in_.push_back(snap(plan::SnapOpKind::drop, kind, snapshot, 0, 0, at));
+        return *this;
+    }
+    PlanBuilder& save(uint32_t snapshot, uint32_t slot, uint32_t generation, int64_t at,
+                      plan::CutKind kind = plan::CutKind::full) {
+        snap_out_.push_back(snap(plan::SnapOpKind::save, kind, snapshot, slot, generation, at));
+        return *this;
+    }
     PlanBuilder& flags(uint64_t value) {
         flags_ = value;
         return *this;
@@ -94,6 +132,8 @@ class PlanBuilder {
         p.slot_ops = slot_ops_;
         p.page_maps = maps_;
         p.page_copies = copies_;
+        p.snap_in = snap_in_;
+        p.snap_out = snap_out_;
         p.samplers = samplers_;
         p.windows = windows_;
         p.drafts = drafts_;
@@ -106,11 +146,24 @@ class PlanBuilder {
     }
 
   private:
+    static plan::SnapOp snap(plan::SnapOpKind op, plan::CutKind kind, uint32_t snapshot,
+                             uint32_t slot, uint32_t generation, int64_t at) {
+        plan::SnapOp s;
+        s.op = op;
+        s.kind = kind;
+        s.snapshot = snapshot;
+        s.slot = slot;
+        s.generation = generation;
+        s.at = at;
+        return s;
+    }
+
     uint64_t step_;
     uint64_t flags_ = 0;
     std::vector<plan::SlotOp> slot_ops_;
     std::vector<plan::PageMap> maps_;
     std::vector<plan::PageCopy> copies_;
+    std::vector<plan::SnapOp> snap_in_, snap_out_;
     std::vector<plan::Sampler> samplers_;
     std::vector<plan::Window> windows_;
     std::vector<plan::Draft> drafts_;

@@ -4,7 +4,9 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "tests/unit/engine_support.h"
 
@@ -81,12 +83,16 @@ void free(void* p) {
 namespace tenon::test {
 namespace {
 
-TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
+/// 0: nothing is kept; else prompts repeat, so that cuts come and go all the time.
+class EngineMemory : public testing::TestWithParam<int32_t> {};
+
+TEST_P(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
     if (!TENON_OWN_MALLOC) {
         GTEST_SKIP() << "a sanitizer owns malloc in this build";
     }
     ScriptedOptions options;
     options.draft_max = 5;
+    options.snapshot_cells = GetParam();
     EngineSettings settings;
     settings.draft_depth = 4;
     settings.copy_drafts = true;
@@ -95,11 +101,19 @@ TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
     bench.host.log_from(LogLevel::warn);  // kept lines would look like growth
     ASSERT_TRUE(bench.loop->start().ok());
     std::mt19937_64 rng(test_seed());
+    std::vector<std::vector<int32_t>> prompts(20);
+    for (std::vector<int32_t>& prompt : prompts) {
+        prompt = random_ask(rng, 60, 12).prompt;
+    }
     const auto serve = [&](int requests) {
         for (int i = 0; i < requests;) {
             std::vector<Ref<ReplySink>> sinks;
             for (uint64_t n = 1 + rng() % 12; n > 0; --n, ++i) {
                 Ask ask = random_ask(rng, 60, 12);
+                if (GetParam() > 0 && rng() % 2 == 0) {
+                    ask.prompt = prompts[rng() % prompts.size()];
+                    ask.desc.keeps_reasoning = true;
+                }
                 ask.desc.replies = 1 + static_cast<int32_t>(rng() % 2);
                 sinks.push_back(bench.submit(ask));
                 if (rng() % 10 == 0) {
@@ -111,6 +125,8 @@ TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
             }
         }
     };
+    allocations.store(0);
+    frees.store(0);
     serve(50);
     counting.store(true);
     const int64_t bytes_before = static_cast<int64_t>(mallinfo2().uordblks);
@@ -118,6 +134,12 @@ TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
     EngineStats stats;
     bench.loop->stats(&stats);
     counting.store(false);
+    const int64_t cached = stats.cached_tokens_total;
+    bench.loop->set_memory_level(1);  // gives up all cuts
+    for (int i = 0; i < 2000 && stats.pages_free != stats.pages_total; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        bench.loop->stats(&stats);
+    }
     bench.loop->stop();  // after it no thread still holds a request that has ended
     const int64_t bytes_after = static_cast<int64_t>(mallinfo2().uordblks);
 
@@ -127,7 +149,11 @@ TEST(EngineMemory, The_engine_thread_neither_allocates_nor_frees_after_ready) {
         << "the process grew with the number of requests";
     EXPECT_GE(stats.requests_total, 10'000);
     EXPECT_EQ(stats.pages_free, stats.pages_total);
+    EXPECT_EQ(cached > 0, GetParam() > 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Cells, EngineMemory, testing::Values(0, 40),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace tenon::test

@@ -17,6 +17,8 @@ struct Hand {
     std::vector<plan::Chunk> chunks;
     std::vector<plan::Target> targets;
     std::vector<plan::PageCopy> copies;
+    std::vector<plan::Feature> features;
+    std::vector<plan::SnapOp> snap_in, snap_out;
     std::vector<int32_t> tokens, pages;
     StepPlan plan;
 
@@ -30,6 +32,9 @@ struct Hand {
         plan.chunks = chunks;
         plan.targets = targets;
         plan.page_copies = copies;
+        plan.features = features;
+        plan.snap_in = snap_in;
+        plan.snap_out = snap_out;
         plan.tokens = tokens;
         plan.pages = pages;
         return plan;
@@ -76,6 +81,17 @@ struct Hand {
     }
 };
 
+plan::SnapOp snap(plan::SnapOpKind op, uint32_t snapshot, uint32_t slot, uint32_t generation,
+                  int64_t at) {
+    plan::SnapOp s;
+    s.op = op;
+    s.snapshot = snapshot;
+    s.slot = slot;
+    s.generation = generation;
+    s.at = at;
+    return s;
+}
+
 /// After step 2: slot 0 generation 1 has length 8 of pages 0 and 1, slot 1 generation 1 length 0,
 /// page 2.
 class Mirror : public testing::Test {
@@ -104,6 +120,7 @@ class Mirror : public testing::Test {
         c.context_tokens = 32;
         c.pool_pages = 8;
         c.chunk_rows = 16;
+        c.snapshot_cells = 6;
         return c;
     }
     std::string apply(Hand& h, uint64_t step) { return mirror.apply(h.get(step)).message().str(); }
@@ -277,8 +294,93 @@ TEST_F(Mirror, Refuses_targets_behind_the_chunk_and_snapshots_without_cells) {
 
 TEST_F(Mirror, Refuses_records_for_which_nothing_was_allocated) {
     Hand h;
-    h.copies.push_back({0, 3, 4, 0});
+    h.features.resize(1);
     EXPECT_HAS(refusal(h), "no capacity");
+    Hand import;
+    import.snap_in.push_back(snap(plan::SnapOpKind::import, 1, 0, 0, 8));
+    EXPECT_HAS(apply(import, 4), "no capacity");
+}
+
+TEST_F(Mirror, Follows_a_cut_from_save_to_restore_and_drop) {
+    Hand h;
+    h.snap_out.push_back(snap(plan::SnapOpKind::save, 1, 0, 1, 8));
+    ASSERT_EQ(refusal(h), "");
+    EXPECT_EQ(mirror.cells_in_use(), 2);
+    ASSERT_EQ(result(3, {}), "");
+    // Length 8 is one whole page: slot 2 shares it and has its own behind it.
+    Hand restore;
+    restore.open(2, 1, {0, 3});
+    restore.snap_in.push_back(snap(plan::SnapOpKind::restore, 1, 2, 1, 8));
+    restore.window(2, 1, 8);
+    ASSERT_EQ(apply(restore, 4), "");
+    ASSERT_EQ(result(4, {{2, 1, 0, 1}}), "");
+    EXPECT_EQ(mirror.length(2), 9);
+    Hand drop;
+    drop.snap_in.push_back(snap(plan::SnapOpKind::drop, 1, 0, 0, 8));
+    ASSERT_EQ(apply(drop, 5), "");
+    EXPECT_EQ(mirror.cells_in_use(), 0);
+}
+
+TEST_F(Mirror, A_cut_inside_a_page_needs_a_copy_and_keeps_its_rows_from_changing) {
+    Hand h;
+    h.chunk(1, 1, 0, 5).target_count = 1;
+    h.targets.push_back({5, 0, 3, plan::CutKind::full, 0, 0, 0});
+    ASSERT_EQ(refusal(h), "");
+    ASSERT_EQ(result(3, {}, {{1, 1, 1, RowStatus::ok, 0, 0}}), "");
+    Hand close;
+    close.op(1, 1, plan::SlotOpKind::close);
+    ASSERT_EQ(apply(close, 4), "");
+    ASSERT_EQ(result(4, {}), "");
+    {
+        engine::PlanMirror other = mirror;
+        Hand without;
+        without.open(1, 2, {4});
+        without.snap_in.push_back(snap(plan::SnapOpKind::restore, 3, 1, 2, 5));
+        EXPECT_HAS(other.apply(without.get(5)).message().str(), "the snapshot has page 2");
+    }
+    {
+        engine::PlanMirror other = mirror;
+        Hand onto;
+        onto.open(1, 2, {2});
+        onto.copies.push_back({0, 2, 5, 0});
+        EXPECT_HAS(other.apply(onto.get(5)).message().str(), "1 snapshots hold");
+    }
+    {
+        engine::PlanMirror other = mirror;
+        Hand again;
+        again.open(1, 2, {2});
+        again.chunk(1, 2, 0, 5);
+        EXPECT_HAS(other.apply(again.get(5)).message().str(), "snapshots hold 5 rows");
+    }
+    Hand copied;
+    copied.open(1, 2, {4});
+    copied.copies.push_back({2, 4, 5, 0});
+    copied.snap_in.push_back(snap(plan::SnapOpKind::restore, 3, 1, 2, 5));
+    copied.window(1, 2, 5);
+    EXPECT_EQ(apply(copied, 5), "");
+}
+
+TEST_F(Mirror, Refuses_cells_in_use_and_cuts_that_are_not_there) {
+    const auto refused = [this](const plan::SnapOp& op) {
+        engine::PlanMirror other = mirror;
+        Hand h;
+        (op.op == plan::SnapOpKind::save ? h.snap_out : h.snap_in).push_back(op);
+        return other.apply(h.get(3)).message().str();
+    };
+    using K = plan::SnapOpKind;
+    EXPECT_HAS(refused(snap(K::save, 0, 0, 1, 8)), "snapshot 0");
+    EXPECT_HAS(refused(snap(K::save, 6, 0, 1, 8)), "the arena has 6");
+    EXPECT_HAS(refused(snap(K::save, 1, 0, 1, 9)), "legal is 7 to 8");
+    EXPECT_HAS(refused(snap(K::save, 1, 0, 1, 6)), "legal is 7 to 8");
+    EXPECT_HAS(refused(snap(K::save, 1, 0, 2, 8)), "generation");
+    EXPECT_HAS(refused(snap(K::drop, 1, 0, 0, 8)), "found none");
+    EXPECT_HAS(refused(snap(K::restore, 1, 1, 1, 8)), "found none");
+    plan::SnapOp partial = snap(K::save, 1, 0, 1, 8);
+    partial.kind = plan::CutKind::partial;
+    EXPECT_HAS(refused(partial), "full cuts only");
+    Hand twice;
+    twice.snap_out = {snap(K::save, 1, 0, 1, 8), snap(K::save, 2, 0, 1, 8)};
+    EXPECT_HAS(refusal(twice), "cell 2 is in use");
 }
 
 TEST_F(Mirror, Refuses_drafts_without_a_window) {

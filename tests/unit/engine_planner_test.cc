@@ -36,6 +36,8 @@ class Recorder final : public engine::PlannerRecorder {
         SequenceSpec spec;
         std::vector<int32_t> prompt, stops;
         std::vector<plan::Pair> bias, counts;
+        std::vector<Border> borders;
+        std::vector<engine::ImageSpan> images;
     };
 
     void on_outline(const OutlineInput& input) override {
@@ -75,7 +77,11 @@ class Recorder final : public engine::PlannerRecorder {
         k.stops.assign(s.stops.begin(), s.stops.end());
         k.bias.assign(s.bias.begin(), s.bias.end());
         k.counts.assign(s.counts.begin(), s.counts.end());
+        k.borders.assign(s.borders.begin(), s.borders.end());
+        k.images.assign(s.images.begin(), s.images.end());
         k.spec = s;
+        k.spec.borders = k.borders;
+        k.spec.images = k.images;
         k.spec.prompt = k.prompt;
         k.spec.stops = k.stops;
         k.spec.bias = k.bias;

@@ -40,6 +40,8 @@ struct Ask {
     std::vector<std::string> stops;
     std::vector<LogitBias> bias;
     std::vector<int32_t> stop_ids;
+    std::vector<Border> borders;
+    std::vector<RequestImage> images;
     RequestDesc desc;
 
     Ask() {
@@ -55,6 +57,8 @@ struct Ask {
         desc.stops = views_;
         desc.sampling.bias = bias;
         desc.sampling.stop_ids = stop_ids;
+        desc.borders = borders;
+        desc.images = images;
         return desc;
     }
 
@@ -141,6 +145,9 @@ class Bench {
         config.draft_depth = draft_depth;
         config.copy_drafts = copy_drafts;
         config.max_waiting = 200;
+        config.snapshot_cells = options.snapshot_cells;
+        config.join_min_rows = 16;
+        config.image_states = true;
         if (tune) {
             tune(config);
         }
@@ -151,6 +158,7 @@ class Bench {
         limits.vocab = config.info.vocab;
         limits.text_vocab = fakes::kTextVocab;
         limits.eos = fakes::kEos;
+        limits.images = true;
         limits.pairs = engine::builder_limits(config).pairs;
     }
     ~Bench() {
@@ -243,6 +251,7 @@ class LoopBench {
         if (options.pool_pages > 0) {
             settings.pool_pages = options.pool_pages;
         }
+        settings.snapshot_cells = options.snapshot_cells;
         settings.on_failure = [this](const EngineFailure& f) {
             failure = f;
             failures.fetch_add(1);

@@ -38,6 +38,14 @@ enum : uint32_t {
     kRawText = 64,  ///< completions: no reply parser; all text is content
 };
 
+/// A run of image rows in a prompt, which hold the image token (engine.md 1.1).
+struct RequestImage {
+    int64_t position = 0;
+    int32_t rows = 0;
+    uint32_t reserved = 0;
+    uint8_t key[32] = {};  ///< SHA-256 of pixels, grid and preprocessing version
+};
+
 /// One request; borrowed for the call (the engine copies what it keeps).
 struct RequestDesc {
     uint32_t struct_size = sizeof(RequestDesc);
@@ -57,7 +65,8 @@ struct RequestDesc {
     bool keeps_reasoning = false;
     bool thinking = false;
     uint8_t reserved[6] = {};
-    StrView label;  ///< front end and route, for logs: "openai chat"
+    StrView label;                    ///< front end and route, for logs: "openai chat"
+    Span<const RequestImage> images;  ///< ascending, disjoint, inside [0, n - 1)
 };
 
 enum class CancelReason : uint32_t { none, client_gone, slow_client, deadline, shutdown, memory };

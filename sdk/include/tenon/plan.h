@@ -82,6 +82,10 @@ struct PageCopy {
 };
 
 enum class CutKind : uint16_t { full = 1, tail = 2, partial = 3 };
+/// A snapshot's id is the number of its first cell, counted from 1; its cells are neighbours.
+constexpr int32_t cells_of(CutKind kind) {
+    return kind == CutKind::partial ? 1 : 2;
+}
 enum class SnapOpKind : uint16_t { restore = 1, import = 2, drop = 3, save = 4, exports = 5 };
 struct SnapOp {
     SnapOpKind op = SnapOpKind::restore;

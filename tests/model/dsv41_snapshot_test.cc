@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Cuts: whatever goes on from a saved one has the bits of a sequence that never stopped
+// (engine.md 9, 11 and 17).
+#include <gtest/gtest.h>
+
+#include "model/models.h"
+
+namespace tenon::testing {
+namespace {
+
+struct Case {
+    const char* name;
+    RigOptions (*options)();
+    std::vector<int> sources;
+};
+
+class Snapshots : public ::testing::TestWithParam<Case> {
+  protected:
+    void make(bool packed = true) {
+        RigOptions o = GetParam().options();
+        o.slots = 2;
+        o.snapshot_cells = 8;
+        o.packed_state = packed;
+        rig_ = make_rig(o);
+        rig_->open(0);
+        rig_->open(1);
+        ids_ = some_ids(400, 21);
+    }
+    std::vector<int32_t> ids(int64_t begin, int64_t end) const {
+        return {ids_.begin() + begin, ids_.begin() + end};
+    }
+    std::string state(uint32_t slot) { return state_of(*rig_, slot, GetParam().sources, 9, 3); }
+    void reopen(uint32_t slot) {
+        rig_->close(slot);
+        rig_->open(slot);
+    }
+    /// Runs one more chunk that saves a full cut at its end.
+    void chunk_with_cut(uint32_t slot, const std::vector<int32_t>& tokens, uint32_t snapshot) {
+        PlanBuilder plan = rig_->next();
+        plan.chunk(slot, rig_->generation(slot), rig_->length(slot), tokens).save_target(snapshot);
+        rig_->run(plan);
+    }
+    void save(uint32_t slot, uint32_t snapshot, int64_t at) {
+        PlanBuilder plan = rig_->next();
+        plan.save(snapshot, slot, rig_->generation(slot), at);
+        rig_->run(plan);
+    }
+    /// Opens slot 1 at a cut of slot 0: whole pages are shared, a part of one is copied.
+    void resume(uint32_t snapshot, int64_t at, const std::vector<int32_t>& source) {
+        rig_->close(1);
+        const int64_t tokens = rig_->model().info().page_tokens;
+        std::vector<int32_t> pages(source.begin(), source.begin() + at / tokens);
+        const uint32_t generation = rig_->new_generation();
+        PlanBuilder plan = rig_->next();
+        plan.open(1, generation);
+        if (at % tokens != 0) {
+            pages.push_back(rig_->take_page());
+            plan.copy_page(source[static_cast<size_t>(at / tokens)], pages.back(),
+                           static_cast<int32_t>(at % tokens));
+        }
+        plan.map(1, generation, 0, pages).restore(snapshot, 1, generation, at);
+        rig_->adopt(1, generation, at, pages);
+        rig_->run(plan);
+    }
+    Status submit(PlanBuilder& plan) { return rig_->try_submit(plan); }
+
+    std::unique_ptr<ModelRig> rig_;
+    std::vector<int32_t> ids_;
+};
+
+TEST_P(Snapshots, A_slot_resumed_at_any_cut_has_the_bits_of_a_fresh_one) {
+    for (const bool packed : {true, false}) {
+        make(packed);
+        const int64_t end = 330;
+        rig_->prefill(1, ids(0, end));
+        const std::string fresh = state(1);
+        for (const int64_t at : {1, 2, 3, 31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300}) {
+            reopen(0);
+            chunk_with_cut(0, ids(0, at), 1);
+            const std::vector<int32_t> pages = rig_->pages(0);
+            resume(1, at, pages);
+            rig_->prefill(1, ids(at, end));
+            EXPECT_EQ(state(1) == fresh, true) << "cut at " << at << " packed " << packed;
+            PlanBuilder drop = rig_->next();
+            drop.drop(1, at);
+            rig_->run(drop);
+        }
+    }
+}
+
+TEST_P(Snapshots, The_writer_goes_on_while_another_slot_continues_from_inside_its_page) {
+    make();
+    chunk_with_cut(0, ids(0, 100), 3);
+    rig_->prefill(0, ids(100, 180));
+    rig_->prefill(1, ids(0, 100));
+    rig_->prefill(1, some_ids(80, 5));
+    const std::string other = state(1);
+
+    resume(3, 100, rig_->pages(0));
+    rig_->prefill(1, some_ids(80, 5));
+
+    EXPECT_EQ(state(1) == other, true);
+    rig_->prefill(1, some_ids(100, 6));
+    const std::string writer = state(0);
+    reopen(0);
+    rig_->prefill(0, ids(0, 180));
+    EXPECT_EQ(state(0) == writer, true);
+}
+
+TEST_P(Snapshots, A_cut_behind_the_length_holds_what_was_there_before_rows_were_rejected) {
+    make();
+    rig_->prefill(0, ids(0, 150));
+    // Drafts that cannot all be right: the window writes 16 rows and keeps fewer.
+    const WindowOutcome window = rig_->window(0, ids(150, 166), 16);
+    ASSERT_LT(window.tokens.size(), 16U);
+    const int64_t length = rig_->length(0);
+    for (int64_t at = length; at >= 150; --at) {
+        save(0, 1, at);
+        resume(1, at, rig_->pages(0));
+        rig_->prefill(1, ids(at, 260));
+        const std::string resumed = state(1);
+        reopen(1);
+        std::vector<int32_t> all = ids(0, 151);
+        all.insert(all.end(), window.tokens.begin(), window.tokens.end());
+        all.resize(static_cast<size_t>(at));
+        rig_->prefill(1, all);
+        rig_->prefill(1, ids(at, 260));
+        EXPECT_EQ(state(1) == resumed, true) << "at " << at;
+        PlanBuilder drop = rig_->next();
+        drop.drop(1, at);
+        rig_->run(drop);
+    }
+}
+
+TEST_P(Snapshots, A_greedy_reply_from_a_cut_repeats_the_first_one) {
+    make();
+    chunk_with_cut(0, ids(0, 199), 5);
+    const std::vector<int32_t> first = rig_->greedy(0, ids_[199], 40);
+    resume(5, 199, rig_->pages(0));
+    EXPECT_EQ(rig_->greedy(1, ids_[199], 40), first);
+    // The cut itself did not change meanwhile.
+    resume(5, 199, rig_->pages(0));
+    EXPECT_EQ(rig_->greedy(1, ids_[199], 40), first);
+}
+
+TEST_P(Snapshots, Plans_that_misuse_cells_are_refused) {
+    make();
+    chunk_with_cut(0, ids(0, 64), 1);
+    const uint32_t generation = rig_->generation(0);
+    const auto refused = [&](PlanBuilder plan, const char* text) {
+        const Status status = submit(plan);
+        EXPECT_EQ(status.code(), Code::internal);
+        EXPECT_NE(status.message().str().find(text), std::string::npos) << status.message().view();
+    };
+    refused(rig_->next().save(2, 0, generation, 64), "a cell is in use");
+    refused(rig_->next().save(8, 0, generation, 64), "8 cells");
+    refused(rig_->next().save(0, 0, generation, 64), "snapshot 0");
+    refused(rig_->next().save(3, 0, generation, 65), "64 positions are computed");
+    refused(rig_->next().save(3, 0, generation, 40), "slack");
+    refused(rig_->next().drop(3, 64), "found kind 0");
+    refused(rig_->next().drop(1, 63), "found kind 1 at 64");
+    refused(rig_->next().restore(1, 0, generation, 64), "which has 64 positions");
+    refused(rig_->next().restore(1, 1, rig_->generation(1) + 1, 64), "generation");
+    refused(rig_->next().restore(1, 1, rig_->generation(1), 63), "found kind 1 at 64");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Snapshots,
+                         ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}},
+                                           Case{"mini", &mini_model, {2, 5}}),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(SnapshotPlan, Cells_are_in_the_memory_plan_and_sized_by_kind) {
+    RigOptions o = mini_model();
+    o.snapshot_cells = 6;
+    auto rig = make_rig(o);
+    const int64_t cell = rig->model().info().snapshot_bytes;
+    // Full: 12 rings of 64 rows, each 128 codes and 4 scales; one raw pair; 32 bytes of classes.
+    const int64_t full = 12 * 64 * 132 + 2 * 128 * 4 + 32;
+    EXPECT_EQ(cell, (full / 2 + 4095) / 4096 * 4096);
+    MemoryPlan plan;
+    TENON_ASSERT_OK(rig->plan(&plan));
+    int64_t planned = 0;
+    for (const MemoryEntry& e : plan.entries) {
+        planned += e.tag == StrView("snapshots") ? e.bytes : 0;
+    }
+    EXPECT_EQ(planned, 6 * cell);
+    EXPECT_EQ(rig->allocated().at("snapshots"), planned);
+}
+
+}  // namespace
+}  // namespace tenon::testing
