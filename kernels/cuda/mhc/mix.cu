@@ -11,14 +11,16 @@ namespace tenon::cuda {
 template <Regime kRegime>
 void launch_mix_parts(const TensorView& h, const TensorView& fn, void* scratch,
                       cudaStream_t stream) {
-    constexpr int kRows = kRegime == Regime::decode ? 8 : 16;
     constexpr int kSlices = kRegime == Regime::decode ? 1 : 16;
     const int64_t T = h.shape[0];
     const int64_t n = 4 * h.shape[2];
+    // How many rows share a block changes no row's arithmetic.
+    const int rows = T == 1 ? 1 : 8;
     const dim3 grid(static_cast<unsigned>(mix_parts<kRegime>(n)),
-                    static_cast<unsigned>((T + kRows - 1) / kRows));
-    mix_parts_kernel<kRows, kSlices><<<grid, kMixThreads, 0, stream>>>(
-        h.as<const uint16_t>(), fn.as<const float>(), T, n, static_cast<float*>(scratch));
+                    static_cast<unsigned>((T + rows - 1) / rows));
+    const auto kernel = rows == 1 ? &mix_parts_kernel<1, kSlices> : &mix_parts_kernel<8, kSlices>;
+    kernel<<<grid, kMixThreads, 0, stream>>>(h.as<const uint16_t>(), fn.as<const float>(), T, n,
+                                             static_cast<float*>(scratch));
 }
 template void launch_mix_parts<Regime::decode>(const TensorView&, const TensorView&, void*,
                                                cudaStream_t);

@@ -50,16 +50,20 @@ __global__ void __launch_bounds__(kMixThreads)
                 f[m] = *reinterpret_cast<const float4*>(fn + (warp * 3 + m) * n + at);
             }
         }
+        // Rows beyond T read the last one again: without a branch all loads are in flight at once.
+        float4 v[kRows];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            if (t0 + r < T) {
-                const float4 v = mix_columns(h + (t0 + r) * n, at, n);
+            const int64_t t = t0 + r < T ? t0 + r : T - 1;
+            v[r] = mix_columns(h + t * n, at, n);
+        }
 #pragma unroll
-                for (int m = 0; m < 3; ++m) {
-                    dots[r][m] = dot4(v, f[m], dots[r][m]);
-                }
-                square[r] = dot4(v, v, square[r]);
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int m = 0; m < 3; ++m) {
+                dots[r][m] = dot4(v[r], f[m], dots[r][m]);
             }
+            square[r] = dot4(v[r], v[r], square[r]);
         }
     }
     const int64_t parts = gridDim.x;
@@ -153,16 +157,25 @@ __device__ inline void mix_coefficients(const MixFinish& p, int64_t t, const flo
 /// holds kValues values afterwards. Every thread of the block of 256 takes part.
 template <int kValues>
 __device__ inline void mix_sum(const MixFinish& p, int64_t t, float* sums) {
+    constexpr int kMine = (kValues + kMixThreads / 32 - 1) / (kMixThreads / 32);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    for (int v = static_cast<int>(threadIdx.x / 32); v < kValues; v += kMixThreads / 32) {
-        const float* part = p.partial + (t * kValues + v) * p.parts;
-        double sum = 0;
-        for (int64_t i = lane; i < p.parts; i += 32) {
-            sum += static_cast<double>(part[i]);
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    const float* part = p.partial + t * kValues * p.parts;
+    double sum[kMine] = {};
+#pragma unroll 4
+    for (int64_t i = lane; i < p.parts; i += 32) {
+#pragma unroll
+        for (int k = 0; k < kMine; ++k) {
+            const int v = min(warp + k * (kMixThreads / 32), kValues - 1);
+            sum[k] += static_cast<double>(part[v * p.parts + i]);
         }
-        sum = warp_sum(sum);
-        if (lane == 0) {
-            sums[v] = static_cast<float>(sum);
+    }
+#pragma unroll
+    for (int k = 0; k < kMine; ++k) {
+        const int v = warp + k * (kMixThreads / 32);
+        const double all = warp_sum(sum[k]);
+        if (lane == 0 && v < kValues) {
+            sums[v] = static_cast<float>(all);
         }
     }
     __syncthreads();

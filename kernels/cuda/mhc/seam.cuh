@@ -27,19 +27,27 @@ struct SeamArgs {
     int64_t T, d;
 };
 
+__device__ inline void load4(const uint16_t* from, float (&x)[4]) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    x[0] = low_f32(v.x), x[1] = high_f32(v.x), x[2] = low_f32(v.y), x[3] = high_f32(v.y);
+}
+__device__ inline void load4(const float* from, float (&x)[4]) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+
 /// Four columns of y, added over ranks, rounded to bf16.
 template <class Y>
 __device__ inline void seam_y(const SeamArgs& a, int64_t at, float (&y)[4]) {
     const Y* from = static_cast<const Y*>(a.y) + at;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        y[e] = load1(from + e);
-    }
+    load4(from, y);
     for (int64_t w = 1; w < a.y_parts; ++w) {
         from += a.T * a.d;
+        float more[4];
+        load4(from, more);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            y[e] += load1(from + e);
+            y[e] += more[e];
         }
     }
 #pragma unroll
@@ -75,28 +83,52 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
     float dots[kSeamRows][3] = {};
     float square_h = 0;
     float square_x = 0;
+    float comb[4] = {};  // into this lane's stream
+    float pre[4] = {};
+    float post = 0;
+    if (live) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            pre[j] = a.pre_in[t * 4 + j];
+            comb[j] = kExpand ? a.comb[t * 16 + j * 4 + stream] : 0.0f;
+        }
+        post = kExpand ? a.post[t * 4 + stream] : 0.0f;
+    }
+    const int64_t first = int64_t{blockIdx.x} * kSlices * kSeamColumns + lane % 8 * 4;
+    const auto read = [&](int64_t i, float(&h)[4], float(&y)[4]) {
+        if (live && i < a.d) {
+            load4(a.h + (t * 4 + stream) * a.d + i, h);
+            if constexpr (kExpand) {
+                seam_y<Y>(a, t * a.d + i, y);
+            }
+        }
+    };
+    const auto read_fn = [&](int64_t i, float4(&f)[3]) {
+        if (i < a.d) {
+#pragma unroll
+            for (int m = 0; m < 3; ++m) {
+                f[m] = *reinterpret_cast<const float4*>(a.fn + (warp * 3 + m) * 4 * a.d +
+                                                        stream * a.d + i);
+            }
+        }
+    };
 #pragma unroll 1
     for (int s = 0; s < kSlices; ++s) {
-        const int64_t i =
-            (int64_t{blockIdx.x} * kSlices + s) * kSeamColumns + lane % 8 * 4;  // column of d
+        const int64_t i = first + s * kSeamColumns;  // column of d
         const bool inside = i < a.d;
         float v[4] = {};
+        float y[4] = {};
+        float4 f[3] = {};
+        read(i, v, y);
+        // With one slice a block, latency decides and everything is asked for at once; with many,
+        // other blocks hide it and the values are better not held while streams are mixed.
+        if constexpr (kSlices == 1) {
+            read_fn(i, f);
+        }
         if (live) {
-            if (inside) {
-                const uint2 old = *reinterpret_cast<const uint2*>(a.h + (t * 4 + stream) * a.d + i);
-                v[0] = low_f32(old.x), v[1] = high_f32(old.x);
-                v[2] = low_f32(old.y), v[3] = high_f32(old.y);
-            }
             if constexpr (kExpand) {
-                float y[4] = {};
-                if (inside) {
-                    seam_y<Y>(a, t * a.d + i, y);
-                }
-                const float* comb = a.comb + t * 16 + stream;
-                const float factor[4] = {comb[0], comb[4], comb[8], comb[12]};
-                const float post = a.post[t * 4 + stream];
                 float sum[4];
-                seam_mix(v, factor, sum);
+                seam_mix(v, comb, sum);
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     v[e] = round_to_bf16(fmaf(post, y[e], sum[e]));
@@ -106,10 +138,8 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
                         make_uint2(to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]));
                 }
             }
-            const float* pre = a.pre_in + t * 4;
-            const float factor[4] = {pre[0], pre[1], pre[2], pre[3]};
             float x[4];
-            seam_mix(v, factor, x);
+            seam_mix(v, pre, x);
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 x[e] = inside ? round_to_bf16(x[e]) : 0.0f;
@@ -124,13 +154,8 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
         }
         mixed[warp][lane] = make_float4(v[0], v[1], v[2], v[3]);
         __syncthreads();
-        float4 f[3] = {};
-        if (inside) {
-#pragma unroll
-            for (int m = 0; m < 3; ++m) {
-                f[m] = *reinterpret_cast<const float4*>(a.fn + (warp * 3 + m) * 4 * a.d +
-                                                        stream * a.d + i);
-            }
+        if constexpr (kSlices > 1) {
+            read_fn(i, f);
         }
 #pragma unroll
         for (int r = 0; r < kSeamRows; ++r) {

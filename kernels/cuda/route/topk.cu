@@ -11,6 +11,10 @@ namespace {
 
 static_assert(kExpertsPerLane * 32 == kernels::kMaxExperts);
 static_assert(kMostChosen == kernels::kMaxChosen);
+static_assert(kRouteThreads >= kernels::kMaxExperts);
+
+// Below this a row's latency decides, above it the work of all rows.
+constexpr int64_t kFewRows = 128;
 
 Status topk(void*, const RouteTopk& p, Stream& stream) noexcept {
     TENON_TRY(kernels::check_op(p));
@@ -26,6 +30,11 @@ Status topk(void*, const RouteTopk& p, Stream& stream) noexcept {
                       p.scale,
                       p.ids.as<int32_t>(),
                       p.weights.as<float>()};
+    if (T <= kFewRows) {
+        route_wide_kernel<<<static_cast<unsigned>(T), kRouteThreads, 0, native(stream)>>>(
+            a, p.logits.as<const float>());
+        return launched(RouteTopk::kOp.name);
+    }
     route_kernel<<<static_cast<unsigned>((T + 3) / 4), 128, 0, native(stream)>>>(
         a, p.logits.as<const float>(), T);
     return launched(RouteTopk::kOp.name);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Scores, choice and weights of a row's experts; one warp a row.
+// Scores, choice and weights of a row's experts: one warp a row for many rows, one block a row, an
+// expert a thread, for few. Both choose the same set exactly and add it in ascending order, so
+// which one runs shows in no bit.
 #pragma once
 
 #include "common/device.cuh"
@@ -107,6 +109,69 @@ __device__ inline void route_row(const RouteArgs& a, const float* logits, int64_
         weights[lane] = lane < found ? mine[lane] / sum * a.scale : 0.0f;
         if (lane >= found) {
             ids[lane] = -1;
+        }
+    }
+}
+
+constexpr int kRouteThreads = 512;
+
+// One block a row. An expert is chosen if fewer than k experts come before it (a larger key, or the
+// same key and a lower index); NaN comes nowhere.
+__global__ void __launch_bounds__(kRouteThreads)
+    route_wide_kernel(RouteArgs a, const float* logits) {
+    __shared__ __align__(16) float key[kRouteThreads];
+    __shared__ int before_warp[kRouteThreads / 32];
+    __shared__ float chosen[kMostChosen];
+    const int64_t t = blockIdx.x;
+    const int e = static_cast<int>(threadIdx.x);
+    int32_t* ids = a.ids + t * a.k;
+    float* weights = a.weights + t * a.k;
+    const RowInfo row = a.rows[t];
+    const float nan = __int_as_float(0x7FC00000);
+    float score = 0;
+    float mine = nan;
+    if (row.slot >= 0 && e < a.E) {
+        const bool image = (row.flags & kRowImage) != 0 && a.bias_image != nullptr;
+        score = expert_score(logits[t * a.E + e]);
+        mine = score + (image ? a.bias_image : a.bias)[e];
+    }
+    key[e] = mine;
+    __syncthreads();
+    int ahead = 0;
+    for (int i = 0; i < a.E; i += 4) {
+        const float4 other = *reinterpret_cast<const float4*>(key + i);
+        ahead += other.x > mine || (other.x == mine && i < e);
+        ahead += other.y > mine || (other.y == mine && i + 1 < e);
+        ahead += other.z > mine || (other.z == mine && i + 2 < e);
+        ahead += other.w > mine || (other.w == mine && i + 3 < e);
+    }
+    const bool here = !isnan(mine) && ahead < a.k;
+    const unsigned mask = __ballot_sync(kFullWarp, here);
+    if (e % 32 == 0) {
+        before_warp[e / 32] = __popc(mask);
+    }
+    __syncthreads();
+    int rank = __popc(mask & ((1u << (e % 32)) - 1u));
+    int found = 0;
+#pragma unroll
+    for (int w = 0; w < kRouteThreads / 32; ++w) {
+        rank += w < e / 32 ? before_warp[w] : 0;
+        found += before_warp[w];
+    }
+    if (here) {
+        ids[rank] = e;
+        chosen[rank] = score;
+    }
+    __syncthreads();
+    if (e < a.k) {
+        float sum = 0;
+        for (int i = 0; i < found; ++i) {
+            sum += chosen[i];
+        }
+        sum += 1e-20f;
+        weights[e] = e < found ? chosen[e] / sum * a.scale : 0.0f;
+        if (e >= found) {
+            ids[e] = -1;
         }
     }
 }
