@@ -42,6 +42,15 @@ struct WarmPlan {
     void rewind(uint32_t slot, int64_t length) {
         slot_ops.push_back({slot, 1, plan::SlotOpKind::rewind, 0, length, 0});
     }
+    /// The only chunk, [0, rows); a full target at its end makes all layers run.
+    void add_chunk(plan::Chunk c, int64_t rows) {
+        c.end = rows;
+        c.target_count = 1;
+        chunks.push_back(c);
+        plan::Target target;
+        target.at = rows;
+        targets.push_back(target);
+    }
     void close(uint32_t slot) { slot_ops.push_back({slot, 1, plan::SlotOpKind::close, 0, 0, 0}); }
 };
 
@@ -111,8 +120,7 @@ Status Dsv41Model::warm_open(int64_t rows) {
         plan::Chunk c;
         c.slot = static_cast<uint32_t>(s);
         c.generation = 1;
-        c.end = rows;
-        p.chunks.push_back(c);
+        p.add_chunk(c, rows);
         TENON_TRY(warm_step(p.view(), &timing));
     }
     return {};
@@ -189,12 +197,7 @@ Status Dsv41Model::warm_chunk(int64_t rows, int64_t* us) {
     warm_ids(rows, &p.tokens);
     plan::Chunk c;
     c.generation = 1;
-    c.end = rows;
-    c.target_count = 1;
-    p.chunks.push_back(c);
-    plan::Target target;  // so that all layers run
-    target.at = rows;
-    p.targets.push_back(target);
+    p.add_chunk(c, rows);
     StepTiming timing;
     TENON_TRY(warm_step(p.view(), &timing));
     *us = std::max<int64_t>(timing.chunks, 1);
