@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/matrix/check.h"
 #include "kernels/cuda/exl3/experts_exact.h"
+#include "kernels/cuda/exl3/smem.h"
+#include "kernels/cuda/experts/steps.h"
 #include "upload_cuda.h"
 
 namespace tenon::exl3 {
@@ -20,18 +22,39 @@ bool same_instance(const cuda::Weight& a, const cuda::Weight& b) {
     return a.twice_k == b.twice_k && a.code == b.code && a.k == b.k;
 }
 
+/// A weight and which of mul1's kernels it takes (smem.h).
+struct Placed {
+    cuda::Weight weight;
+    bool sliced = false;
+};
+
+/// Scratch of products of one call: rotated rows of the jobs of one launch.
+int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
+    int64_t most = 0;
+    for (const auto& [w, sliced] : list) {
+        if (rows > cuda::kRowsFused && w.code == cuda::Code::mul1 && !sliced) {
+            most = std::max(
+                most, cuda::staged_set_bytes(std::min<int64_t>(rows, cuda::kMostStagedRows), w.k));
+        }
+    }
+    return most * std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
+}
+
 /// Collects products of one x, and launches those that share an instance together.
 class Launcher {
   public:
-    Launcher(const TensorView& x, int64_t rows, cudaStream_t stream) : stream_(stream) {
+    Launcher(const TensorView& x, int64_t rows, void* scratch, cudaStream_t stream)
+        : stream_(stream) {
+        call_.scratch = scratch;
         call_.rows = static_cast<int32_t>(rows);
         call_.x_element = element_of(x.dtype);
     }
 
-    cudaError_t add(const cuda::Weight& w, const void* x, int64_t x_stride, void* y,
+    cudaError_t add(const Placed& placed, const void* x, int64_t x_stride, void* y,
                     int64_t y_stride, DType y_dtype) {
+        const cuda::Weight& w = placed.weight;
         if (call_.job_count == cuda::kMaxJobs ||
-            (call_.job_count > 0 && !same_instance(first_, w))) {
+            (call_.job_count > 0 && (!same_instance(first_, w) || call_.sliced != placed.sliced))) {
             if (const cudaError_t status = flush(); status != cudaSuccess) {
                 return status;
             }
@@ -43,6 +66,7 @@ class Launcher {
             call_.twice_k = w.twice_k;
             call_.code = w.code;
             call_.slices = cuda::slices_of(w.k);
+            call_.sliced = placed.sliced;
         }
         const int32_t before = call_.job_count == 0 ? 0 : call_.jobs[call_.job_count - 1].block_end;
         cuda::Job& job = call_.jobs[call_.job_count++];
@@ -76,12 +100,22 @@ class Launcher {
 
 class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> {
   public:
-    GpuWeight(std::string name, const QuantInfo& info, Device& device, GpuParts parts)
-        : name_(std::move(name)), info_(info), device_(&device), parts_(std::move(parts)) {}
+    GpuWeight(std::string name, const QuantInfo& info, Device& device, GpuParts parts, bool sliced)
+        : name_(std::move(name)),
+          info_(info),
+          device_(&device),
+          index_(device.info().index),
+          parts_(std::move(parts)) {
+        for (const cuda::Weight& m : parts_.weights()) {
+            placed_.push_back({m, sliced});
+        }
+    }
 
     QuantInfo info() noexcept override { return info_; }
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t, Regime, DType) noexcept override { return 0; }
+    int64_t scratch_bytes(int64_t rows, Regime, DType) noexcept override {
+        return staged_bytes(placed_, rows);
+    }
 
     Status linear(const LinearArgs& request, Stream& stream) noexcept override {
         const cuda::Weight& m = parts_.weights()[0];
@@ -92,13 +126,15 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
         if (rows == 0) {
             return {};
         }
-        TENON_TRY(use_gpu(device_->info().index));
-        Launcher launcher(args.x, rows, static_cast<cudaStream_t>(stream.native()));
+        TENON_TRY(packed::check_scratch("linear", args.scratch, staged_bytes(placed_, rows)));
+        TENON_TRY(use_gpu(index_));
+        Launcher launcher(args.x, rows, args.scratch.data,
+                          static_cast<cudaStream_t>(stream.native()));
         for (int64_t g = 0; g < count; ++g) {
             const int64_t x_at = count == 1 ? 0 : g * args.x.stride[1];
             const int64_t y_at = count == 1 ? 0 : g * args.y.stride[1];
             TENON_TRY(gpu_status(
-                launcher.add(parts_.weights()[static_cast<size_t>(g)],
+                launcher.add(placed_[static_cast<size_t>(g)],
                              args.x.as<char>() + x_at * dtype_bytes(args.x.dtype), args.x.stride[0],
                              args.y.as<char>() + y_at * dtype_bytes(args.y.dtype), args.y.stride[0],
                              args.y.dtype),
@@ -116,7 +152,7 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
             if (dst.shape[0] == 0) {
                 return {};
             }
-            TENON_TRY(use_gpu(device_->info().index));
+            TENON_TRY(use_gpu(index_));
             Ref<Stream> stream;
             Ref<Buffer> rows;
             TENON_TRY(device_->create_stream({.name = "exl3 dequantize"}, stream.out()));
@@ -143,31 +179,38 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
     std::string name_;
     QuantInfo info_;
     Device* device_;
+    int32_t index_;
     GpuParts parts_;
+    std::vector<Placed> placed_;
 };
 
 class GpuGroup final : public Implements<GpuGroup, QuantGroup> {
   public:
-    GpuGroup(std::string name, Device& device, GpuParts parts)
-        : name_(std::move(name)), device_(&device), parts_(std::move(parts)) {
-        for (const cuda::Weight& w : parts_.weights()) {
-            outs_.push_back(w.out);
+    /// sliced  by member
+    GpuGroup(std::string name, Device& device, GpuParts parts, const std::vector<bool>& sliced)
+        : name_(std::move(name)), index_(device.info().index), parts_(std::move(parts)) {
+        for (size_t i = 0; i < sliced.size(); ++i) {
+            placed_.push_back({parts_.weights()[i], sliced[i]});
+            outs_.push_back(parts_.weights()[i].out);
         }
     }
 
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t, Regime) noexcept override { return 0; }
+    int64_t scratch_bytes(int64_t rows, Regime) noexcept override {
+        return staged_bytes(placed_, rows);
+    }
 
-    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView&,
+    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
                   Stream& stream) noexcept override {
         TENON_TRY(packed::check_group(name_, parts_.weights()[0].in, outs_, x, ys));
         if (x.shape[0] == 0) {
             return {};
         }
-        TENON_TRY(use_gpu(device_->info().index));
-        Launcher launcher(x, x.shape[0], static_cast<cudaStream_t>(stream.native()));
+        TENON_TRY(packed::check_scratch("linear", scratch, staged_bytes(placed_, x.shape[0])));
+        TENON_TRY(use_gpu(index_));
+        Launcher launcher(x, x.shape[0], scratch.data, static_cast<cudaStream_t>(stream.native()));
         for (uint64_t i = 0; i < ys.size; ++i) {
-            TENON_TRY(gpu_status(launcher.add(parts_.weights()[i], x.data, x.stride[0], ys[i].data,
+            TENON_TRY(gpu_status(launcher.add(placed_[i], x.data, x.stride[0], ys[i].data,
                                               ys[i].stride[0], ys[i].dtype),
                                  name_));
         }
@@ -176,8 +219,9 @@ class GpuGroup final : public Implements<GpuGroup, QuantGroup> {
 
   private:
     std::string name_;
-    Device* device_;
+    int32_t index_;
     GpuParts parts_;
+    std::vector<Placed> placed_;
     std::vector<int64_t> outs_;
 };
 
@@ -212,7 +256,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         }
         const int64_t k = args.ids.shape[1];
         TENON_TRY(packed::check_scratch("experts", args.scratch, lay_out(rows, k, nullptr).used));
-        TENON_TRY(use_gpu(device_->info().index));
+        TENON_TRY(use_gpu(index_));
         const Scratch scratch = lay_out(rows, k, args.scratch.data);
         const bool fused = is_fused(k);
         const int64_t most = fused ? cuda::kExpertTokens : kChunk;
@@ -248,6 +292,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     GpuExperts(Device& device, const quant::ExpertsParts<Part>& parts)
         : name_(parts.name),
           device_(&device),
+          index_(device.info().index),
           hidden_(parts.hidden),
           width_(parts.intermediate),
           a_stride_(packed::round_up(parts.intermediate, 8)),
@@ -268,12 +313,20 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         TENON_TRY(GpuParts::load(*device_, name_, list, &parts_));
         const std::vector<cuda::Weight>& weights = parts_.weights();
         const auto bytes = static_cast<int64_t>(weights.size() * sizeof(cuda::Weight));
-        TENON_TRY_CTX(device_->allocate({.bytes = bytes, .tag = "weights"}, table_.out()), "{}",
-                      name_);
+        std::vector<uint8_t> held;
+        for (size_t e = 0; e < weights.size() / 3; ++e) {
+            held.push_back(weights[e].words != nullptr ? 1 : 0);
+        }
+        const auto count = static_cast<int64_t>(held.size());
+        TENON_TRY_CTX(device_->allocate({.bytes = bytes + count, .tag = "weights"}, table_.out()),
+                      "{}", name_);
+        held_ = static_cast<const uint8_t*>(table_->data()) + bytes;
         Ref<Stream> stream;
         TENON_TRY(device_->create_stream({.name = "exl3 load"}, stream.out()));
         TENON_TRY(device_->copy(make_view(table_->data(), DType::u8, {bytes}, Place::device),
                                 make_view(weights.data(), DType::u8, {bytes}), *stream));
+        TENON_TRY(device_->copy(make_view(held_, DType::u8, {count}, Place::device),
+                                make_view(held.data(), DType::u8, {count}), *stream));
         TENON_TRY(device_->synchronize(*stream));
         const size_t each = static_cast<size_t>(count_) + 1;
         Projection* const projections[] = {&gate_, &up_, &down_};
@@ -400,7 +453,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
             status = project(up_, args, args.x.data, args.x.stride[0], false, s.up, width_, stream);
         }
         if (status == cudaSuccess) {
-            cuda::ActivationCall c;
+            experts::cuda::ActivationCall c;
             c.rows = rows;
             c.k = k;
             c.width = static_cast<int32_t>(width_);
@@ -410,30 +463,31 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
             c.limit = args.limit;
             c.a = s.a;
             c.a_stride = a_stride_;
-            status = cuda::activate(c, stream);
+            status = experts::cuda::activate(c, stream);
         }
         if (status == cudaSuccess) {
             status = project(down_, args, s.a, a_stride_, true, s.down, hidden_, stream);
         }
         if (status == cudaSuccess) {
-            cuda::CombineCall c;
+            experts::cuda::CombineCall c;
             c.rows = rows;
             c.k = k;
             c.width = static_cast<int32_t>(hidden_);
             c.experts = count_;
-            c.table = down_.table;
+            c.held = held_;
             c.ids = args.ids.as<int32_t>();
             c.products = s.down;
             c.round = whole_width_ && !keep_f32_;
             c.out = args.out.as<float>();
             c.out_stride = args.out.stride[0];
-            status = cuda::combine(c, stream);
+            status = experts::cuda::combine(c, stream);
         }
         return status;
     }
 
     std::string name_;
     Device* device_;
+    int32_t index_;
     int64_t hidden_;
     int64_t width_;
     int64_t a_stride_;
@@ -445,7 +499,8 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     int32_t k_up_ = 0, k_down_ = 0;        // inputs of the projections, padded to rotations
     int32_t up_rate_ = 0, down_rate_ = 0;  // largest 2 K
     GpuParts parts_;
-    Ref<Buffer> table_;
+    Ref<Buffer> table_;  // all weights, then a byte an expert: held here or not
+    const uint8_t* held_ = nullptr;
     Projection gate_, up_, down_;
 };
 
@@ -457,14 +512,18 @@ class CudaBackend final : public quant::Backend<Part> {
                   QuantWeight** out) override {
         GpuParts parts;
         TENON_TRY(GpuParts::load(*device_, name, pointers(groups), &parts));
-        *out = new GpuWeight(name, info, *device_, std::move(parts));
+        *out = new GpuWeight(name, info, *device_, std::move(parts), is_sliced(groups));
         return {};
     }
     Status group(const std::string& name, const std::vector<Part>& members,
                  QuantGroup** out) override {
         GpuParts parts;
         TENON_TRY(GpuParts::load(*device_, name, pointers(members), &parts));
-        *out = new GpuGroup(name, *device_, std::move(parts));
+        std::vector<bool> sliced;
+        for (const Part& p : members) {
+            sliced.push_back(is_sliced({p}));
+        }
+        *out = new GpuGroup(name, *device_, std::move(parts), sliced);
         return {};
     }
     Status experts(const quant::ExpertsParts<Part>& parts, QuantExperts** out) override {
@@ -473,6 +532,19 @@ class CudaBackend final : public quant::Backend<Part> {
     int64_t bytes(const Part& part) override { return gpu_bytes(part); }
 
   private:
+    // Whether the stored matrices behind the parts are small enough for the kernel of slices.
+    static bool is_sliced(const std::vector<Part>& parts) {
+        std::vector<const Tensors*> seen;
+        int64_t weights = 0;
+        for (const Part& p : parts) {
+            if (std::find(seen.begin(), seen.end(), p.tensors) == seen.end()) {
+                seen.push_back(p.tensors);
+                weights += p.tensors->k * p.tensors->n;
+            }
+        }
+        return weights <= cuda::kSlicedMost;
+    }
+
     static std::vector<const Part*> pointers(const std::vector<Part>& parts) {
         std::vector<const Part*> list;
         for (const Part& p : parts) {

@@ -10,11 +10,7 @@ namespace tenon::exl3 {
 
 namespace {
 
-constexpr int64_t kAlign = 256;
-
-int64_t aligned(int64_t bytes) {
-    return (bytes + kAlign - 1) / kAlign * kAlign;
-}
+using quant::gpu_aligned;
 
 int64_t trellis_bytes(const Part& part) {
     return part.k / kTile * (part.n / kTile) * tile_words(part.tensors->twice_k) * 2;
@@ -49,13 +45,13 @@ class Uploader {
         w.code = code_of(t.codebook);
         w.words = reinterpret_cast<const uint32_t*>(at);
         TENON_TRY(words(p, reinterpret_cast<uint32_t*>(at)));
-        at += aligned(trellis_bytes(p));
+        at += gpu_aligned(trellis_bytes(p));
         w.suh = reinterpret_cast<const uint16_t*>(at);
         TENON_TRY(halves(t.suh, p.k0, p.k, at));
-        at += aligned(2 * p.k);
+        at += gpu_aligned(2 * p.k);
         w.svh = reinterpret_cast<const uint16_t*>(at);
         TENON_TRY(halves(t.svh, p.n0, p.n, at));
-        at += aligned(2 * p.n);
+        at += gpu_aligned(2 * p.n);
         if (p.with_bias) {
             w.bias = reinterpret_cast<const float*>(at);
             TENON_TRY(copy(t.bias.data() + p.n0, at, 4 * p.n));
@@ -102,25 +98,9 @@ class Uploader {
 
 }  // namespace
 
-Status gpu_status(cudaError_t result, StrView what) {
-    if (result == cudaSuccess) {
-        return {};
-    }
-    return error(Code::device, "exl3 {}: {}: {}", what, cudaGetErrorName(result),
-                 cudaGetErrorString(result));
-}
-
-Status use_gpu(int32_t index) {
-    int current = -1;
-    if (cudaGetDevice(&current) == cudaSuccess && current == index) {
-        return {};
-    }
-    return gpu_status(cudaSetDevice(index), "cudaSetDevice");
-}
-
 int64_t gpu_bytes(const Part& part) {
-    return aligned(trellis_bytes(part)) + aligned(2 * part.k) + aligned(2 * part.n) +
-           (part.with_bias ? aligned(4 * part.n) : 0);
+    return gpu_aligned(trellis_bytes(part)) + gpu_aligned(2 * part.k) + gpu_aligned(2 * part.n) +
+           (part.with_bias ? gpu_aligned(4 * part.n) : 0);
 }
 
 Status GpuParts::load(Device& device, const std::string& name,

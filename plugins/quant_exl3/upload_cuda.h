@@ -3,15 +3,13 @@
 #pragma once
 
 #include "kernels/cuda/exl3/api.h"
+#include "plugins/quant_common/gpu.h"
 #include "tensors.h"
 
 namespace tenon::exl3 {
 
-/// Errors of the CUDA runtime as Status.
-Status gpu_status(cudaError_t result, StrView what);
-
-/// Makes the GPU of a device current on this thread; cheap if it is.
-Status use_gpu(int32_t index);
+using quant::gpu_status;
+using quant::use_gpu;
 
 /// Device bytes of one part; needs shapes only.
 int64_t gpu_bytes(const Part& part);

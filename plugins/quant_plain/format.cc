@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "backend_cuda.h"
 #include "matrix.h"
 #include "plugins/quant_common/format.h"
 #include "tenon/plugin.h"
@@ -112,6 +113,9 @@ class Codec {
     }
 
     Status backend(StrView base, Device* device, std::unique_ptr<quant::Backend<Part>>* out) const {
+        if (device != nullptr && !device->info().cpu) {
+            return make_cuda_backend(base, *device, out);
+        }
         TENON_TRY(packed::check_device(kName, base, device));
         *out = make_cpu_backend(*device);
         return {};

@@ -2,6 +2,7 @@
 // Descriptor of the plugin `plain`.
 #include "tenon/plugin.h"
 
+#include "backend_cuda.h"
 #include "format.h"
 
 namespace {
@@ -14,7 +15,10 @@ const tenon::OptionSpec kOptions[] = {
 
 tenon::Status probe(const tenon::ProbeEnv&, tenon::ProbeResult* out) noexcept {
     out->score = 10;
-    tenon::set_text(out->reason, "reads f32, bf16, f16, FP8 and packed FP4 on the CPU");
+    tenon::set_text(out->reason,
+                    tenon::plain::has_cuda()
+                        ? "reads f32, bf16, f16, FP8 and packed FP4 on CPUs and NVIDIA GPUs"
+                        : "reads f32, bf16, f16, FP8 and packed FP4 on the CPU");
     return {};
 }
 

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/exl3/api.h"
 #include "kernels/cuda/exl3/experts_exact.h"
+#include "kernels/cuda/exl3/smem.h"
 
 namespace {
 
@@ -127,6 +128,7 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
     }
     auto* x = device_array<uint16_t>(static_cast<int64_t>(values.size()), &values);
     auto* y = device_array<uint16_t>(int64_t{rows} * s.n * s.groups);
+    auto* scratch = device_array<uint8_t>(staged_set_bytes(kMostStagedRows, s.k) * s.groups);
     const double us = time_graph(
         static_cast<int>(std::max<int64_t>(copies, 32)), [&](int i, cudaStream_t stream) {
             LinearCall call;
@@ -136,6 +138,8 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
             call.code = code;
             call.slices = slices_of(s.k);
             call.job_count = s.groups;
+            call.scratch = scratch;
+            call.sliced = int64_t{s.k} * s.n * s.groups <= kSlicedMost;
             for (int g = 0; g < s.groups; ++g) {
                 Job& job = call.jobs[g];
                 job.words = packed + (i % copies) * each + g * (each / s.groups);
@@ -160,7 +164,7 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
         100 * floor_us / us, bytes / us * 1e-3);
     std::fflush(stdout);
     for (void* p : {static_cast<void*>(packed), static_cast<void*>(scales), static_cast<void*>(x),
-                    static_cast<void*>(y)}) {
+                    static_cast<void*>(y), static_cast<void*>(scratch)}) {
         must(cudaFree(p));
     }
 }

@@ -31,7 +31,8 @@ class GpuMemory final : public Implements<GpuMemory, Buffer> {
         // One byte more would not be noticed; a sanitizer run tells.
         const auto bytes = static_cast<size_t>(std::max<int64_t>(size, 1));
         if (cudaMalloc(&data_, bytes) != cudaSuccess ||
-            cudaMemset(data_, fill, bytes) != cudaSuccess) {
+            cudaMemset(data_, fill, bytes) != cudaSuccess ||
+            cudaDeviceSynchronize() != cudaSuccess) {
             std::abort();
         }
     }

@@ -23,7 +23,7 @@ if(TARGET tenon_exl3_core AND TARGET tenon_plain_core)
 endif()
 # On a machine with a GPU the same tests run there too; without one they say so and leave it out.
 if(TARGET tenon_exl3_cuda)
-  foreach(test quant_exl3_test quant_linear_test quant_experts_test)
+  foreach(test quant_exl3_test quant_plain_test quant_linear_test quant_experts_test)
     if(TARGET ${test})
       target_compile_definitions(${test} PRIVATE TENON_TEST_GPU)
       set_target_properties(${test} PROPERTIES LINKER_LANGUAGE CXX)

@@ -29,7 +29,8 @@ const std::vector<Form> kForms = {{"Exl3_reference", "cpu-reference", true},
                                   {"Plain", "cpu-test", false},
                                   {"Exl3_gpu", "gpu", true},
                                   {"Exl3_mul1_gpu", "gpu", true, true},
-                                  {"Exl3_mul1", "cpu-test", true, true}};
+                                  {"Exl3_mul1", "cpu-test", true, true},
+                                  {"Plain_gpu", "gpu", false}};
 
 constexpr int64_t kHidden = 256;
 constexpr int64_t kWidth = 384;

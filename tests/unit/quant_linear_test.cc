@@ -44,6 +44,11 @@ const std::vector<Form> kForms = {
     {"Exl3_mcg_8_gpu", "gpu", true, Fake::f32, 16, Codebook::mcg},
     {"Exl3_mcg_3_gpu", "gpu", true, Fake::f32, 6, Codebook::mcg},
     {"Exl3_3inst_1_gpu", "gpu", true, Fake::f32, 2, Codebook::inst3},
+    {"Plain_f32_gpu", "gpu", false, Fake::f32, 0, Codebook::mul1},
+    {"Plain_bf16_gpu", "gpu", false, Fake::bf16, 0, Codebook::mul1},
+    {"Plain_f16_gpu", "gpu", false, Fake::f16, 0, Codebook::mul1},
+    {"Plain_fp8_gpu", "gpu", false, Fake::fp8, 0, Codebook::mul1},
+    {"Plain_fp4_gpu", "gpu", false, Fake::fp4, 0, Codebook::mul1},
 };
 
 QuantFormat* make(const Form& form) {
@@ -306,7 +311,7 @@ TEST_P(Linear, Error_against_f64_stays_far_below_the_tolerance) {
             // On a GPU activations have 11 or 16 bits, and weights are not rounded to f16 first:
             // each is 2^-11 / sqrt(12) relative at most.
             EXPECT_LE(relative_rms(y.data(), expected.data(), rows * out),
-                      on_gpu(GetParam().arch) ? 4e-4 : 2e-5)
+                      on_gpu(GetParam().arch) && GetParam().exl3 ? 4e-4 : 2e-5)
                 << rows << " x " << in << " x " << out;
         }
     }
@@ -339,6 +344,35 @@ TEST_P(Linear, Every_simd_target_gives_the_same_bits) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, Linear, ::testing::ValuesIn(forms_here(kForms)),
                          [](const auto& param_info) { return param_info.param.name; });
+
+// Large weights take other kernels on a GPU than those above (kernels/cuda/exl3/smem.h).
+TEST(LinearLarge, A_rows_bits_do_not_depend_on_the_row_count_and_errors_are_small) {
+    constexpr int64_t kLargeIn = 4096;
+    constexpr int64_t kLargeOut = 4224;
+    for (const std::string_view arch : archs_here()) {
+        if (arch == "cpu-reference") {
+            continue;
+        }
+        QuantBench bench{format_for(arch, exl3::make_format()), arch.data()};
+        add_fake(*bench.source, "p", {.twice_k = 6, .k = kLargeIn, .n = kLargeOut});
+        const auto weight = bench.load("p");
+        const std::vector<uint16_t> x = random_rows(17 * kLargeIn, 14);
+        const std::vector<float> all = run_linear(*weight, x);
+        for (const int64_t rows : {1, 4, 5, 8, 9, 16}) {
+            const std::vector<uint16_t> some(x.begin(), x.begin() + rows * kLargeIn);
+
+            const std::vector<float> y = run_linear(*weight, some);
+
+            EXPECT_EQ(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)), 0)
+                << arch << ", " << rows << " rows";
+        }
+        const std::vector<uint16_t> one(x.begin(), x.begin() + kLargeIn);
+        const std::vector<double> expected = oracle(dequantized(*weight), one, kLargeIn);
+        EXPECT_LE(relative_rms(widen(all).data(), expected.data(), kLargeOut),
+                  on_gpu(arch) ? 4e-4 : 2e-5)
+            << arch;
+    }
+}
 
 // The test of row invariance must be able to fail: an order of summation that depends on the number
 // of rows gives other bits for these inputs.

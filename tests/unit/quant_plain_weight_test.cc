@@ -3,6 +3,7 @@
 // refusals.
 
 #include "plugins/quant_plain/format.h"
+#include "quant_forms.h"
 #include "tenon/testing/quant_harness.h"
 #include "tenon/testing/quant_samples.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 class PlainWeight : public ::testing::TestWithParam<const char*> {
   protected:
-    QuantBench bench{plain::make_format(false), GetParam()};
+    QuantBench bench{format_for(GetParam(), plain::make_format(false)), GetParam()};
 };
 
 TEST_P(PlainWeight, Every_encoding_dequantizes_exactly) {
@@ -201,7 +202,7 @@ std::vector<float> rounded_input(const std::vector<uint16_t>& x) {
 }
 
 TEST_P(PlainWeight, Activation_rounding_touches_only_narrow_weights_that_allow_it) {
-    QuantBench rounding{plain::make_format(true), GetParam()};
+    QuantBench rounding{format_for(GetParam(), plain::make_format(true)), GetParam()};
     const std::vector<uint16_t> x = random_rows(3 * 96, 6);
     const std::vector<float> q = rounded_input(x);
     std::vector<uint16_t> qx;
@@ -231,11 +232,8 @@ TEST_P(PlainWeight, Activation_rounding_touches_only_narrow_weights_that_allow_i
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, PlainWeight, ::testing::Values("cpu-reference", "cpu-test"),
-                         [](const auto& param_info) {
-                             return std::string_view(param_info.param) == "cpu-test" ? "Fast"
-                                                                                     : "Reference";
-                         });
+INSTANTIATE_TEST_SUITE_P(Forms, PlainWeight, ::testing::ValuesIn(archs_here()),
+                         [](const auto& param_info) { return arch_name(param_info.param); });
 
 class PlainErrors : public ::testing::Test {
   protected:

@@ -19,10 +19,6 @@ __device__ __forceinline__ void fence_barrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// Orders this thread's view of shared memory before bulk copies that it starts.
-__device__ __forceinline__ void fence_async() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(bytes)
@@ -40,6 +36,19 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
         : "memory");
 }
 /// Copies `bytes` (a multiple of 16) from global to shared memory; weights are read once.
+__device__ __forceinline__ uint64_t read_once_policy() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes,
+                                          uint64_t* barrier, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes,
                                           uint64_t* barrier) {
     asm volatile(

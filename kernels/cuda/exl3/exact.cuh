@@ -47,6 +47,7 @@ struct ExactPlan {
 
 struct ExactHeader {
     uint64_t full[kExactWarps * kMostStages];
+    uint64_t staged;
     unsigned int most[kRowsExact];  // bits of max |x|, by row
     int total[kRowsExact];          // sum of fixed-point values of this block's part of k, by row
     int x_row[kRowsExact];
@@ -71,8 +72,8 @@ TENON_HD constexpr ExactLayout exact_layout(int twice_k, int blocks, int rows, c
     at += kExactWarps * p.stages * unit_words(twice_k) * 4;
     l.staged = at;
     at += blocks * (p.slice / 16) * tile_bytes(blocks, rows);
-    l.slots = at;  // int [8 / splits column blocks][splits][2 rows][128]
-    at += 8 * 2 * rows * kSlotStride * 4;
+    l.slots = at;  // int [8 / splits column blocks][2 rows][128]
+    at += 8 / p.splits * 2 * rows * kSlotStride * 4;
     l.parts = at;  // int64 [8 / splits column blocks][owned rows][slices][128]
     at += 8 / p.splits * ((rows + p.slices - 1) / p.slices) * p.slices * kBlock * 8;
     l.total = at;
@@ -125,54 +126,38 @@ struct RowSource {
 /// Tasks of one row and 128 channels whose loads are in flight together.
 constexpr int kTaskBatch = 4;
 
-// Loads and rotates tasks first, first + kExactWarps, ... of `tasks`, then calls use(task, values).
-// Task t is row t / blocks, channels k0 + t % blocks * 128.
-template <class Use>
-__device__ __forceinline__ void rotate_tasks(const RowSource& s, const ExactHeader& h, int k0,
-                                             int blocks, int tasks, Use&& use) {
-    const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int base = warp; base < tasks; base += kTaskBatch * kExactWarps) {
-        float v[kTaskBatch][4];
+// Task t is row t / blocks, channels k0 + t % blocks * 128, four of them a lane; scaled.
+__device__ __forceinline__ void load_task(const RowSource& s, const ExactHeader& h, int k0,
+                                          int blocks, int task, float (&v)[4]) {
+    const int at = k0 + task % blocks * kBlock + 4 * (threadIdx.x % 32);
+    load_x4(s.x, s.element, h.x_row[task / blocks] * s.stride + at, s.in - at, v);
+    scale_by(s.suh + at, v);
+}
+
+// Four values as fixed point, two signed digits each: a = 256 high + low. Returns the sum of a.
+__device__ __forceinline__ int digits_of(const float (&v)[4], float most, uint32_t* high,
+                                         uint32_t* low) {
+    // Smaller rows are zero in any output format; NaN and infinity reach y through the scale.
+    const float inverse = most > 1e-30f ? __fdiv_rn(kFixedMax, most) : 0.0f;
+    int sum = 0;
 #pragma unroll
-        for (int i = 0; i < kTaskBatch; ++i) {
-            const int task = base + i * kExactWarps;
-            if (task < tasks) {
-                const int at = k0 + task % blocks * kBlock + 4 * lane;
-                load_x4(s.x, s.element, h.x_row[task / blocks] * s.stride + at, s.in - at, v[i]);
-                scale_by(s.suh + at, v[i]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kTaskBatch; ++i) {
-            const int task = base + i * kExactWarps;
-            if (task < tasks) {
-                rotate128(v[i], lane);
-                use(task, v[i]);
-            }
-        }
+    for (int j = 0; j < 4; ++j) {
+        const int a = __float2int_rn(v[j] * inverse);
+        const int top = (a + 128) >> 8;
+        *high |= (static_cast<uint32_t>(top) & 0xFF) << (8 * j);
+        *low |= (static_cast<uint32_t>(a - 256 * top) & 0xFF) << (8 * j);
+        sum += a;
     }
+    return sum;
 }
 
 // Writes four rotated values of a row at channel `at` of a part of k, as two digits each, and adds
 // to the row's sum. All lanes of a warp take part, with one row.
 __device__ __forceinline__ void write_digits(float4 v, int row, int at, int slice, ExactHeader& h,
                                              uint8_t* staged) {
-    const float most = __uint_as_float(h.most[row]);
-    // Smaller rows are zero in any output format; NaN and infinity reach y through the scale.
-    const float inverse = most > 1e-30f ? __fdiv_rn(kFixedMax, most) : 0.0f;
     const float values[4] = {v.x, v.y, v.z, v.w};
     uint32_t high = 0, low = 0;
-    int sum = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        const int a = __float2int_rn(values[j] * inverse);
-        const int top = (a + 128) >> 8;
-        high |= (static_cast<uint32_t>(top) & 0xFF) << (8 * j);
-        low |= (static_cast<uint32_t>(a - 256 * top) & 0xFF) << (8 * j);
-        sum += a;
-    }
+    int sum = digits_of(values, __uint_as_float(h.most[row]), &high, &low);
     uint8_t* tile = staged + ((row / 4) * (slice / 16) + at / 16) * h.tile_bytes + at % 16;
     *reinterpret_cast<uint32_t*>(tile + (2 * (row % 4)) * 16) = high;
     *reinterpret_cast<uint32_t*>(tile + (2 * (row % 4) + 1) * 16) = low;
@@ -182,32 +167,78 @@ __device__ __forceinline__ void write_digits(float4 v, int row, int at, int slic
     }
 }
 
+__device__ __forceinline__ unsigned int largest(const float (&v)[4]) {
+    unsigned int most = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        most = max(most, __float_as_uint(v[j]) & 0x7FFFFFFFu);
+    }
+    return __reduce_max_sync(0xFFFFFFFFu, most);
+}
+
 // Rotates rows and writes the digits of [k0, k0 + slice). The largest value of a row is that of all
 // of k: few rows are rotated by every block of a cluster, more by parts, whose maxima are
 // exchanged. Ends with a barrier of the block.
 __device__ __forceinline__ void stage_exact(const RowSource& s, int k0, int slice, int slices,
                                             bool by_parts, ExactHeader& h, uint8_t* staged) {
+    const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int all = by_parts ? slice : s.k;
-    rotate_tasks(s, h, by_parts ? k0 : 0, all / kBlock, h.rows * (all / kBlock),
-                 [&](int task, const float(&v)[4]) {
-                     unsigned int most = 0;
+    const int blocks = all / kBlock;
+    const int tasks = h.rows * blocks;
+    const int from = by_parts ? k0 : 0;
+    if (tasks <= kTaskBatch * kExactWarps) {  // rotated once, kept in registers
+        float v[kTaskBatch][4];
 #pragma unroll
-                     for (int j = 0; j < 4; ++j) {
-                         most = max(most, __float_as_uint(v[j]) & 0x7FFFFFFFu);
-                     }
-                     most = __reduce_max_sync(0xFFFFFFFFu, most);
-                     if (lane < (by_parts ? slices : 1)) {
-                         max_cluster(&h.most[task / (all / kBlock)], lane, by_parts ? slices : 1,
-                                     most);
-                     }
-                 });
-    cluster_sync(by_parts ? slices : 1);
-    const int blocks = slice / kBlock;
-    rotate_tasks(s, h, k0, blocks, h.rows * blocks, [&](int task, const float(&v)[4]) {
-        write_digits(make_float4(v[0], v[1], v[2], v[3]), task / blocks,
-                     task % blocks * kBlock + 4 * lane, slice, h, staged);
-    });
+        for (int i = 0; i < kTaskBatch; ++i) {
+            const int task = warp + i * kExactWarps;
+            if (task < tasks) {
+                load_task(s, h, from, blocks, task, v[i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kTaskBatch; ++i) {
+            const int task = warp + i * kExactWarps;
+            if (task < tasks) {
+                rotate128(v[i], lane);
+                const unsigned int most = largest(v[i]);
+                if (lane < (by_parts ? slices : 1)) {
+                    max_cluster(&h.most[task / blocks], lane, by_parts ? slices : 1, most);
+                }
+            }
+        }
+        cluster_sync(by_parts ? slices : 1);
+#pragma unroll
+        for (int i = 0; i < kTaskBatch; ++i) {
+            const int task = warp + i * kExactWarps;
+            const int at = from + task % blocks * kBlock - k0;
+            if (task < tasks && at >= 0 && at < slice) {
+                write_digits(make_float4(v[i][0], v[i][1], v[i][2], v[i][3]), task / blocks,
+                             at + 4 * lane, slice, h, staged);
+            }
+        }
+    } else {  // rotated twice
+#pragma unroll 1
+        for (int task = warp; task < tasks; task += kExactWarps) {
+            float v[4];
+            load_task(s, h, from, blocks, task, v);
+            rotate128(v, lane);
+            const unsigned int most = largest(v);
+            if (lane < (by_parts ? slices : 1)) {
+                max_cluster(&h.most[task / blocks], lane, by_parts ? slices : 1, most);
+            }
+        }
+        cluster_sync(by_parts ? slices : 1);
+        const int mine = slice / kBlock;
+#pragma unroll 1
+        for (int task = warp; task < h.rows * mine; task += kExactWarps) {
+            float v[4];
+            load_task(s, h, k0, mine, task, v);
+            rotate128(v, lane);
+            write_digits(make_float4(v[0], v[1], v[2], v[3]), task / mine,
+                         task % mine * kBlock + 4 * lane, slice, h, staged);
+        }
+    }
     __syncthreads();
 }
 
@@ -224,37 +255,75 @@ __device__ __forceinline__ void load_digits(const uint8_t* tile, int rows, uint3
     x[3] = quad.w;
 }
 
-// Writes a warp's sums to its slot.
+// Adds a warp's sums to those of the other warps that share its columns.
 template <int kBlocks>
-__device__ __forceinline__ void store_sums(const int (&sums)[4][kBlocks][4], int rows, int* slot,
-                                           int half) {
+__device__ __forceinline__ void add_sums(const int (&sums)[4][kBlocks][4], int rows, int* slot,
+                                         int half) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int n = 0; n < kBlocks; ++n) {
+        if (4 * n + lane % 4 < rows) {
 #pragma unroll
-        for (int n = 0; n < kBlocks; ++n) {
-            if (4 * n + lane % 4 < rows) {
+            for (int t = 0; t < 4; ++t) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    slot[(8 * n + 2 * (lane % 4) + (i & 1)) * kSlotStride + 64 * half + 16 * t +
-                         lane / 4 + 8 * (i >> 1)] = sums[t][n][i];
+                    atomicAdd(slot + (8 * n + 2 * (lane % 4) + (i & 1)) * kSlotStride + 64 * half +
+                                  16 * t + lane / 4 + 8 * (i >> 1),
+                              sums[t][n][i]);
                 }
             }
         }
     }
 }
 
-// Sum over a block's part of k of a (1774 S - 905216), exact: the weight times 2^18.
-__device__ __forceinline__ long long sum_splits(const int* slots, int splits, int rows, int row,
-                                                int column, int total) {
-    int high = 0, low = 0;
-#pragma unroll 4
-    for (int s = 0; s < splits; ++s) {
-        const int* slot = slots + s * 2 * rows * kSlotStride + 2 * row * kSlotStride + column;
-        high += slot[0];
-        low += slot[kSlotStride];
-    }
+// Sum over a block's part of k of a (1774 S - 905216), exact: the weight times 2^18. The slot is
+// cleared for the next columns.
+__device__ __forceinline__ long long take_sum(int* slots, int row, int column, int total) {
+    int* slot = slots + 2 * row * kSlotStride + column;
+    const int high = slot[0];
+    const int low = slot[kSlotStride];
+    slot[0] = 0;
+    slot[kSlotStride] = 0;
     return 1774LL * (256LL * high + low) - 905216LL * total;
+}
+
+// Copies staged rows of [k0, k0 + slice) from memory. Ends with a barrier of the block.
+template <int kBlocks>
+__device__ __forceinline__ void load_staged(const StagedSet& set, int k, int k0, int slice,
+                                            ExactHeader& h, uint8_t* staged) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int bytes = slice / 16 * 128;
+    if (threadIdx.x == 0) {
+        barrier_expect(&h.staged, kBlocks * bytes);
+#pragma unroll
+        for (int n = 0; n < kBlocks; ++n) {
+            bulk_load(staged + n * bytes, set.digits + (int64_t{n} * k + k0) / 16 * 128, bytes,
+                      &h.staged);
+        }
+    }
+    if (warp < h.rows) {
+        int sum = 0;
+        for (int b = lane; b < slice / kBlock; b += 32) {
+            sum += set.sums[warp * (k / kBlock) + k0 / kBlock + b];
+        }
+        sum = __reduce_add_sync(0xFFFFFFFFu, sum);
+        if (lane == 0) {
+            h.total[warp] = sum;
+            h.most[warp] = __float_as_uint(set.most[warp]);
+        }
+    }
+    barrier_wait(&h.staged, 0);
+    __syncthreads();
+}
+
+inline __host__ __device__ StagedSet staged_set(void* scratch, int index, int rows, int k) {
+    auto* at = static_cast<uint8_t*>(scratch) + index * staged_set_bytes(rows, k);
+    StagedSet set;
+    set.most = reinterpret_cast<float*>(at);
+    set.sums = reinterpret_cast<int32_t*>(at + 64);
+    set.digits = at + 64 + 64 * (k / kBlock);
+    return set;
 }
 
 template <int kTwiceK, int kBlocks>
@@ -298,7 +367,14 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
         for (int i = 0; i < plan.stages; ++i) {
             barrier_init(full + i, 1);
         }
+        if (warp == 0) {
+            barrier_init(&h.staged, 1);
+        }
         fence_barrier_init();
+    }
+    auto* slots = reinterpret_cast<int*>(smem + layout.slots);
+    for (int i = threadIdx.x; i < wide * 2 * rows * kSlotStride; i += kExactThreads) {
+        slots[i] = 0;
     }
     __syncthreads();
     cluster_arrive(slices);  // headers are set
@@ -307,25 +383,30 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
     const int mine = split < groups ? (groups - split + plan.splits - 1) / plan.splits : 0;
     const int units_k = call.k / kUnit;
     uint8_t* ring = smem + layout.ring + warp * plan.stages * kUnitBytes;
-    // The next unit to fetch: number `fetch_i` of item `fetch_item`, into stage `fetch_stage`.
-    int fetch_item = mine > 0 ? 0 : items, fetch_i = 0, fetch_stage = 0;
-    const auto fetch = [&]() {
+    // What lane 0 fetches next: `next`, `left` units of item `fetch_item`.
+    const int64_t step = int64_t{plan.splits} * 2 * kUnitBytes;
+    int fetch_item = 0, left = 0, fetch_stage = 0;
+    const uint8_t* next = nullptr;
+    const uint64_t policy = read_once_policy();
+    const auto open_item = [&]() {
         const int block = (first + fetch_item * plan.clusters) * wide + columns / 2;
-        if (block < blocks_n) {
-            const int64_t unit = unit_index(units_k, k0 / kUnit + split + fetch_i * plan.splits,
-                                            2 * block + columns % 2);
-            barrier_expect(full + fetch_stage, kUnitBytes);
-            bulk_load(ring + fetch_stage * kUnitBytes, job.words + unit * unit_words(kTwiceK),
-                      kUnitBytes, full + fetch_stage);
-        }
+        left = fetch_item < items && block < blocks_n ? mine : 0;
+        next = reinterpret_cast<const uint8_t*>(job.words) +
+               unit_index(units_k, k0 / kUnit + split, 2 * block + columns % 2) * kUnitBytes;
+    };
+    const auto fetch = [&]() {
+        barrier_expect(full + fetch_stage, kUnitBytes);
+        bulk_load(ring + fetch_stage * kUnitBytes, next, kUnitBytes, full + fetch_stage, policy);
+        next += step;
         fetch_stage = fetch_stage + 1 == plan.stages ? 0 : fetch_stage + 1;
-        if (++fetch_i == mine) {
-            fetch_i = 0;
+        if (--left == 0) {
             ++fetch_item;
+            open_item();
         }
     };
+    open_item();
     if (lane == 0) {
-        for (int i = 0; i < plan.stages && fetch_item < items; ++i) {
+        for (int i = 0; i < plan.stages && left > 0; ++i) {
             fetch();
         }
     }
@@ -334,10 +415,15 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
 
     uint8_t* staged = smem + layout.staged;
     cluster_wait(slices);  // all blocks of the cluster run, so their memory may be written
-    stage_exact({job.x, job.x_stride, call.x_element, job.suh, call.k, call.in}, k0, slice, slices,
-                plan.by_parts, h, staged);
+    if constexpr (kBlocks > 1) {
+        load_staged<kBlocks>(
+            staged_set(call.scratch, blockIdx.z, min(call.rows, kMostStagedRows), call.k), call.k,
+            k0, slice, h, staged);
+    } else {
+        stage_exact({job.x, job.x_stride, call.x_element, job.suh, call.k, call.in}, k0, slice,
+                    slices, plan.by_parts, h, staged);
+    }
 
-    auto* slots = reinterpret_cast<int*>(smem + layout.slots);
     auto* parts = reinterpret_cast<long long*>(smem + layout.parts);
     const int owned = (rows + slices - 1) / slices;
     const int staged_tile = tile_bytes(kBlocks, rows);
@@ -356,7 +442,7 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
             load_runs<kTwiceK>(reinterpret_cast<const uint32_t*>(ring + stage * kUnitBytes), lane,
                                runs);
             __syncwarp();
-            if (lane == 0 && fetch_item < items) {
+            if (lane == 0 && left > 0) {
                 fetch();
             }
             if (++stage == plan.stages) {
@@ -372,28 +458,28 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
             }
             exact_steps<kTwiceK, kBlocks>(runs, x, sums, std::make_integer_sequence<int, 8>{});
         }
-        store_sums<kBlocks>(sums, rows,
-                            slots + (columns / 2 * plan.splits + split) * 2 * rows * kSlotStride,
-                            columns % 2);
+        add_sums<kBlocks>(sums, rows, slots + columns / 2 * 2 * rows * kSlotStride, columns % 2);
         __syncthreads();
         for (int i = threadIdx.x; i < wide * rows * kBlock; i += kExactThreads) {
             const int part = i / (rows * kBlock);
             const int row = i / kBlock % rows;
             const int column = i % kBlock;
-            const long long sum = sum_splits(slots + part * plan.splits * 2 * rows * kSlotStride,
-                                             plan.splits, rows, row, column, h.total[row]);
+            const long long sum = take_sum(slots + part * 2 * rows * kSlotStride, row, column,
+                                           static_cast<int>(h.total[row]));
             store_cluster(parts + ((part * owned + row / slices) * slices + rank) * kBlock + column,
                           row % slices, slices, sum);
         }
         cluster_sync(slices);
-        static_assert(2 * kRowsExact <= kExactWarps);  // a warp finishes one row at most
-        const int part = warp / owned;
-        const int row = warp % owned * slices + rank;
-        const int block = block0 + part;
-        if (part < wide && row < rows && block < blocks_n) {
+        for (int i = warp; i < wide * owned; i += kExactWarps) {
+            const int row = i % owned * slices + rank;
+            const int block = block0 + i / owned;
+            if (row >= rows || block >= blocks_n) {
+                continue;
+            }
+            const int column = block * kBlock + 4 * lane;
             long long sum[4] = {};
             for (int s = 0; s < slices; ++s) {
-                const long long* from = parts + (warp * slices + s) * kBlock + 4 * lane;
+                const long long* from = parts + (i * slices + s) * kBlock + 4 * lane;
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     sum[j] += from[j];
@@ -407,8 +493,7 @@ __global__ void __launch_bounds__(kExactThreads, exact_pairs(kTwiceK, kBlocks) ?
                 v[j] = static_cast<float>(sum[j]) * unit;
             }
             rotate128(v, lane);
-            const int column = block * kBlock + 4 * lane;
-            scale_by(svh, v);
+            scale_by(i == warp ? svh : *reinterpret_cast<const uint2*>(job.svh + column), v);
             if (job.bias != nullptr) {
                 const float4 b = *reinterpret_cast<const float4*>(job.bias + column);
                 v[0] += b.x;

@@ -13,15 +13,15 @@ namespace tenon::exl3::cuda {
 constexpr int kSliceChoices[] = {1, 2, 4, 8};
 
 /// Shared memory that a block may take.
-constexpr int exact_limit(int twice_k, int n_blocks) {
-    return exact_pairs(twice_k, n_blocks) ? 112 * 1024 : kSharedMost;
+inline int exact_limit(int twice_k, int n_blocks) {
+    return exact_pairs(twice_k, n_blocks) ? std::min(112 * 1024, shared_most()) : shared_most();
 }
 
 /// Clusters of 1, 2, 4 and 8 blocks that the device runs at once.
 template <class Kernel>
 cudaError_t clusters_at_once(Kernel* kernel, int shared_bytes, std::array<int, 4>* out) {
     cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMost);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     for (size_t i = 0; i < 4 && status == cudaSuccess; ++i) {
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(kSliceChoices[i], 64, 1);
@@ -46,9 +46,9 @@ inline double plan_cost(const LinearCall& call, int rows, int blocks_n, const Ex
     const bool paired =
         exact_pairs(call.twice_k, n_blocks) && 2 * p.clusters * p.slices * call.job_count > at_once;
     // One unit of each of 16 warps: alone on a multiprocessor the warps wait more.
-    const double unit = n_blocks == 1 ? (paired ? 2.2 : 1.5) : 2.1;
+    const double unit = n_blocks == 1 ? (paired ? 2.2 : 1.4) : (n_blocks == 2 ? 1.9 : 3.2);
     const int rotated = (p.by_parts ? p.slice : call.k) + p.slice;
-    const double staging = 0.1 * (rows * (rotated / kBlock) / kExactWarps + 1);
+    const double staging = n_blocks > 1 ? 0.5 : 0.1 * (rows * (rotated / kBlock) / kExactWarps + 1);
     return rounds * (units * unit + (p.slices > 1 ? 1.0 : 0.6)) + staging +
            (p.by_parts ? 0.5 : 0.0);
 }
@@ -60,6 +60,7 @@ inline ExactPlan choose_plan(const LinearCall& call, int rows, int n_blocks,
     for (int j = 0; j < call.job_count; ++j) {
         blocks_n = std::max(blocks_n, call.jobs[j].blocks);
     }
+    const int limit = exact_limit(call.twice_k, n_blocks);
     ExactPlan best;
     best.clusters = 0;
     double best_cost = 0;
@@ -75,19 +76,20 @@ inline ExactPlan choose_plan(const LinearCall& call, int rows, int n_blocks,
                 p.slice = std::max(p.slice, static_cast<int>(slice_begin(call.k, p.slices, s + 1) -
                                                              slice_begin(call.k, p.slices, s)));
             }
-            p.by_parts = p.slices > 1 && rows * (call.k / kBlock) > 4 * kExactWarps;
+            p.by_parts = n_blocks == 1 && p.slices > 1 &&
+                         rows * (call.k / kBlock) > kTaskBatch * kExactWarps;
             const int units = (p.slice / kUnit + splits - 1) / splits;
             p.stages = std::min(kMostStages, std::max(2, units * 2));
-            while (p.stages > 1 && exact_layout(call.twice_k, n_blocks, rows, p).total >
-                                       exact_limit(call.twice_k, n_blocks)) {
+            while (p.stages > 1 && exact_layout(call.twice_k, n_blocks, rows, p).total > limit) {
                 --p.stages;
             }
-            if (p.stages < 2) {
+            if (exact_layout(call.twice_k, n_blocks, rows, p).total > limit) {
                 continue;
             }
             const int items = (blocks_n + 8 / splits - 1) / (8 / splits);
             p.clusters = std::max(1, std::min(items, at_once[c] / call.job_count));
-            const double cost = plan_cost(call, rows, blocks_n, p, n_blocks, at_once[0]);
+            const double cost = plan_cost(call, rows, blocks_n, p, n_blocks, at_once[0]) *
+                                (p.stages == 1 ? 1.5 : 1.0);  // one unit in flight is none ahead
             if (best.clusters == 0 || cost < best_cost) {
                 best = p;
                 best_cost = cost;
@@ -127,8 +129,11 @@ cudaError_t launch_exact_instance(const LinearCall& call, int row0, int rows, cu
 
 template <int kTwiceK>
 cudaError_t launch_exact(const LinearCall& call, int row0, int rows, cudaStream_t stream) {
-    return rows <= 4 ? launch_exact_instance<kTwiceK, 1>(call, row0, rows, stream)
-                     : launch_exact_instance<kTwiceK, 2>(call, row0, rows, stream);
+    if (rows <= kRowsFused) {
+        return launch_exact_instance<kTwiceK, 1>(call, row0, rows, stream);
+    }
+    return rows <= 8 ? launch_exact_instance<kTwiceK, 2>(call, row0, rows, stream)
+                     : launch_exact_instance<kTwiceK, 4>(call, row0, rows, stream);
 }
 
 }  // namespace tenon::exl3::cuda

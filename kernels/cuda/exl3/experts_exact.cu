@@ -6,6 +6,7 @@
 // different rates run side by side.
 #include "exact.cuh"
 #include "experts_exact.h"
+#include "linear.h"
 
 namespace tenon::exl3::cuda {
 
@@ -33,10 +34,10 @@ TENON_HD constexpr int expert_stages(int twice_k) {
 TENON_HD constexpr ExpertLayout expert_layout(int twice_k_most, int k, int rows) {
     ExpertLayout l{};
     int at = (static_cast<int>(sizeof(ExpertHeader)) + 127) / 128 * 128;
-    l.ring = l.slots = at;
-    const int rings = kExactWarps * expert_stages(twice_k_most) * unit_words(twice_k_most) * 4;
-    const int slots = 8 * 2 * rows * kSlotStride * 4;  // when the rings are empty
-    at += rings > slots ? rings : slots;
+    l.ring = at;
+    at += kExactWarps * expert_stages(twice_k_most) * unit_words(twice_k_most) * 4;
+    l.slots = at;  // int [2 rows][128]
+    at += 2 * rows * kSlotStride * 4;
     l.staged = at;
     at += k / 16 * tile_bytes(1, rows);
     l.other = at;  // f32 [4][128], the up projection of a cluster
@@ -142,8 +143,7 @@ __device__ __forceinline__ void decode_columns(const Columns& c, Ring& r, const 
         load_digits(staged + ((c.split + i * 8) * 4 + lane % 4) * staged_tile, rows_held, x[0]);
         exact_steps<kTwiceK, 1>(runs, x, sums, std::make_integer_sequence<int, 8>{});
     }
-    __syncthreads();  // slots take the place of the rings
-    store_sums<1>(sums, rows, slot, c.half);
+    add_sums<1>(sums, rows, slot, c.half);
 }
 
 __device__ __forceinline__ void decode_any(const Columns& c, Ring& r, const uint8_t* staged,
@@ -188,21 +188,23 @@ __device__ __forceinline__ Columns columns_of(const Weight& w, int block) {
 }
 
 // Four columns of a row: the products of a block, output rotation and scale applied.
-__device__ __forceinline__ void finish_row(const int* slots, const ExactHeader& h, int rows,
-                                           int row, uint2 svh, float (&v)[4]) {
+__device__ __forceinline__ void finish_row(int* slots, const ExactHeader& h, int row, uint2 svh,
+                                           float (&v)[4]) {
     const int lane = threadIdx.x % 32;
     const float unit = __uint_as_float(h.most[row]) * (1.0f / kFixedMax) * 0x1p-18f * 0x1p-7f;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-        v[j] =
-            static_cast<float>(sum_splits(slots, 8, rows, row, 4 * lane + j, h.total[row])) * unit;
+        v[j] = static_cast<float>(take_sum(slots, row, 4 * lane + j, h.total[row])) * unit;
     }
     rotate128(v, lane);
     scale_by(svh, v);
 }
 
-__device__ __forceinline__ void reset(ExpertHeader& h, int rows_held, int rows) {
-    if (threadIdx.x < kRowsExact) {
+__device__ __forceinline__ void reset(ExpertHeader& h, int* slots, int rows_held, int rows) {
+    for (int i = threadIdx.x; i < 2 * rows * kSlotStride; i += kExactThreads) {
+        slots[i] = 0;
+    }
+    if (threadIdx.x < kRowsAtOnce) {
         h.exact.most[threadIdx.x] = 0;
         h.exact.total[threadIdx.x] = 0;
     }
@@ -271,24 +273,22 @@ __global__ void __launch_bounds__(kExactThreads, 2)
         const int rows = min(h.rows_all - base, c.rows);
         if (base > 0 && lane == 0) {
             ring.fetched = 0;
-            fence_async();  // slots were written there
             while (ring.fetched < ring.stages && ring.fetched < columns.mine) {
                 fetch(columns, ring);
             }
         }
-        reset(h, c.rows, rows);
+        reset(h, slots, c.rows, rows);
         if (threadIdx.x < rows) {
             h.exact.x_row[threadIdx.x] = h.entry_of[base + threadIdx.x] / (c.k + 1);
         }
         __syncthreads();
         stage_exact({c.x, c.x_stride, Element::bf16, w.suh, w.k, w.in}, 0, w.k, 1, false, h.exact,
                     staged);
-        decode_any(columns, ring, staged, c.rows, rows,
-                   slots + columns.split * 2 * rows * kSlotStride);
+        decode_any(columns, ring, staged, c.rows, rows, slots);
         __syncthreads();
         float v[4] = {};
         if (warp < rows) {
-            finish_row(slots, h.exact, rows, warp, svh, v);
+            finish_row(slots, h.exact, warp, svh, v);
             if (rank == 1) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
@@ -379,23 +379,21 @@ __global__ void __launch_bounds__(kExactThreads, 2)
             const int rows = min(h.rows_all - base, c.rows);
             if (base > 0 && lane == 0) {
                 ring.fetched = 0;
-                fence_async();  // slots were written there
                 while (ring.fetched < ring.stages && ring.fetched < columns.mine) {
                     fetch(columns, ring);
                 }
             }
-            reset(h, c.rows, rows);
+            reset(h, slots, c.rows, rows);
             if (threadIdx.x < rows) {
                 h.exact.x_row[threadIdx.x] = h.entry_of[base + threadIdx.x];
             }
             __syncthreads();
             stage_rotated(c.rotated, c.k_down, w.k, h.exact, staged);
-            decode_any(columns, ring, staged, c.rows, rows,
-                       slots + columns.split * 2 * rows * kSlotStride);
+            decode_any(columns, ring, staged, c.rows, rows, slots);
             __syncthreads();
             if (warp < rows) {
                 float v[4];
-                finish_row(slots, h.exact, rows, warp, svh, v);
+                finish_row(slots, h.exact, warp, svh, v);
                 *reinterpret_cast<float4*>(
                     c.products + int64_t{h.entry_of[base + warp]} * c.product_stride + column) =
                     make_float4(v[0], v[1], v[2], v[3]);
@@ -458,18 +456,18 @@ cudaError_t launch(void (*kernel)(ExpertStep), dim3 grid, int shared_bytes, int 
 }  // namespace
 
 bool experts_fit(int twice_k_up, int k_up, int twice_k_down, int k_down, int k) {
-    return k <= kMostSlots && expert_layout(twice_k_up, k_up, kRowsAtOnce).total <= kSharedMost &&
-           expert_layout(twice_k_down, k_down, kRowsAtOnce).total <= kSharedMost;
+    return k <= kMostSlots && expert_layout(twice_k_up, k_up, kRowsAtOnce).total <= shared_most() &&
+           expert_layout(twice_k_down, k_down, kRowsAtOnce).total <= shared_most();
 }
 
 cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
     static const cudaError_t ready = [] {
         const cudaError_t first = cudaFuncSetAttribute(
-            up_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMost);
+            up_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_most());
         return first != cudaSuccess
                    ? first
                    : cudaFuncSetAttribute(down_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          kSharedMost);
+                                          shared_most());
     }();
     if (ready != cudaSuccess) {
         return ready;

@@ -11,18 +11,20 @@ template <int kTwiceK, Code kCode, int kBlocks>
 cudaError_t launch_instance(const LinearCall& call, int row0, int rows, int slice,
                             cudaStream_t stream) {
     auto* kernel = &linear_kernel<kTwiceK, kCode, kBlocks>;
+    const int limit = shared_most();
     static const cudaError_t allowed =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMost);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
     if (allowed != cudaSuccess) {
         return allowed;
     }
+    const int stages = stages_that_fit(kCode, kTwiceK, rows, slice, limit);
     cudaLaunchConfig_t config = {};
     const ExpertCall& e = call.experts;
     config.gridDim = call.job_count > 0
                          ? dim3(call.slices, call.jobs[call.job_count - 1].block_end, 1)
                          : dim3(call.slices, e.blocks, call.rows * e.k + (e.has_shared ? 1 : 0));
     config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = smem_layout(kCode, kTwiceK, kBlocks, rows, slice).total;
+    config.dynamicSmemBytes = smem_layout(kCode, kTwiceK, kBlocks, rows, slice, stages).total;
     config.stream = stream;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -31,7 +33,7 @@ cudaError_t launch_instance(const LinearCall& call, int row0, int rows, int slic
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, call, row0, rows, slice);
+    return cudaLaunchKernelEx(&config, kernel, call, row0, rows, slice, stages);
 }
 
 template <int kTwiceK, Code kCode>

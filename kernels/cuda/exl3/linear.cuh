@@ -256,13 +256,14 @@ __device__ __forceinline__ bool find_product(const LinearCall& call, int row0, i
 }
 
 template <int kTwiceK, Code kCode, int kBlocks>
-__global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant__ LinearCall call,
-                                                          int row0, int rows_most, int slice_most) {
+__global__ void __launch_bounds__(kThreads)
+    linear_kernel(const __grid_constant__ LinearCall call, int row0, int rows_most, int slice_most,
+                  int stages) {
     extern __shared__ __align__(128) uint8_t smem[];
     using SumType = typename Sum<kCode>::Type;
     constexpr int kUnitBytes = unit_words(kTwiceK) * 4;
     auto& h = *reinterpret_cast<Header*>(smem);
-    const SmemLayout layout = smem_layout(kCode, kTwiceK, kBlocks, rows_most, slice_most);
+    const SmemLayout layout = smem_layout(kCode, kTwiceK, kBlocks, rows_most, slice_most, stages);
     const int slices = call.slices;
     const int slice_index = blockIdx.x;
     const int k0 = static_cast<int>(slice_begin(call.k, slices, slice_index));
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
         h.total[threadIdx.x] = 0;
     }
     if (lane == 0) {
-        for (int i = 0; i < kStages; ++i) {
+        for (int i = 0; i < stages; ++i) {
             barrier_init(&h.full[warp * kStages + i], 1);
         }
         fence_barrier_init();
@@ -291,17 +292,19 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
         return;
     }
 
-    uint8_t* ring = smem + layout.ring + warp * kStages * kUnitBytes;
+    uint8_t* ring = smem + layout.ring + warp * stages * kUnitBytes;
+    const int in_ring = stages - 1;  // stages is a power of two
+    const int turn = stages == 4 ? 2 : stages - 1;
     const auto fetch = [&](int i) {
         const int64_t unit =
             unit_index(call.k / kUnit, k0 / kUnit + split + i * kSplits, 2 * p.block + half_block);
-        uint64_t* full = &h.full[warp * kStages + i % kStages];
+        uint64_t* full = &h.full[warp * kStages + (i & in_ring)];
         barrier_expect(full, kUnitBytes);
-        bulk_load(ring + i % kStages * kUnitBytes, p.words + unit * unit_words(kTwiceK), kUnitBytes,
-                  full);
+        bulk_load(ring + (i & in_ring) * kUnitBytes, p.words + unit * unit_words(kTwiceK),
+                  kUnitBytes, full);
     };
     if (lane == 0) {
-        for (int i = 0; i < kStages && i < mine; ++i) {
+        for (int i = 0; i < stages && i < mine; ++i) {
             fetch(i);
         }
     }
@@ -315,14 +318,14 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
 
     SumType sums[4][kBlocks][4] = {};
     for (int i = 0; i < mine; ++i) {
-        const int stage = i % kStages;
-        barrier_wait(&h.full[warp * kStages + stage], (i / kStages) & 1);
+        const int stage = (i & in_ring);
+        barrier_wait(&h.full[warp * kStages + stage], (i >> turn) & 1);
         uint32_t runs[4][run_registers(kTwiceK)];
         load_runs<kTwiceK>(reinterpret_cast<const uint32_t*>(ring + stage * kUnitBytes), lane,
                            runs);
         __syncwarp();
-        if (lane == 0 && i + kStages < mine) {
-            fetch(i + kStages);
+        if (lane == 0 && i + stages < mine) {
+            fetch(i + stages);
         }
         uint32_t x[kBlocks][kCode == Code::mul1 ? 4 : 8];
         const int tile = (split + i * kSplits) * 4 + lane % 4;

@@ -39,6 +39,7 @@ struct Job {
     int32_t block_end = 0;  ///< of this job and of those before it
 };
 constexpr int kMaxJobs = 8;
+constexpr int kMostStagedRows = 16;
 
 /// A launch over the experts that rows chose, instead of over jobs. One thread block column per
 /// (row, slot) entry, of which the first with an expert works for all of its rows.
@@ -56,6 +57,21 @@ struct ExpertCall {
     int32_t blocks = 0;  ///< n / 128
 };
 
+/// Rotated rows of one launch in device memory, for more than four rows of mul1 jobs: one set a
+/// job.
+struct StagedSet {
+    uint8_t* digits = nullptr;  ///< [n8 blocks][k / 16][8 columns][16]
+    float* most = nullptr;      ///< [16] largest magnitude, by row
+    int32_t* sums = nullptr;    ///< [16][k / 128] sums of fixed-point values, by row and block
+};
+
+/// Bytes of one set for `rows` rows, at most 16; a multiple of 256.
+constexpr int64_t staged_set_bytes(int64_t rows, int64_t k) {
+    const int64_t blocks = rows <= 8 ? 2 : 4;
+    const int64_t bytes = 64 + 64 * (k / kBlock) + blocks * k * 8;
+    return (bytes + 255) / 256 * 256;
+}
+
 struct LinearCall {
     int32_t rows = 0;
     int32_t k = 0;
@@ -65,7 +81,9 @@ struct LinearCall {
     int32_t slices = 1;
     Element x_element = Element::bf16;
     int32_t job_count = 0;  ///< 0: `experts` describes the products
+    bool sliced = false;    ///< mul1 jobs take the kernel of slices, which needs no scratch
     Job jobs[kMaxJobs];
+    void* scratch = nullptr;  ///< job_count sets of min(rows, 16) rows, if rows > 4 and mul1
     ExpertCall experts;
 };
 

@@ -10,16 +10,17 @@ constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kSplits =
     kWarps / 2;             ///< warps that share 64 columns split k; fixed: part of the bits
-constexpr int kStages = 4;  ///< units that a warp keeps in flight
+constexpr int kStages = 4;  ///< most units that a warp keeps in flight
 constexpr int kSumStride = kBlock + 4;
-constexpr int kMaxRows = 16;             ///< of one launch
-constexpr int kRowsExact = 8;            ///< of one launch of the exact kernel
+constexpr int kMaxRows = 16;    ///< of one launch
+constexpr int kRowsExact = 16;  ///< of one launch of the exact kernel
+constexpr int kRowsFused = 4;   ///< up to these, every block rotates what it needs itself
+/// mul1 weights up to this many in an object take the kernel of slices (linear.cuh): it starts
+/// faster, while the exact kernel has the higher rate. Counted before a rank's cut of the outputs,
+/// so that a cut keeps the bits.
+constexpr int64_t kSlicedMost = int64_t{16} << 20;
 constexpr int kHeaderBytes = 640;        ///< barriers, scales, row numbers
-constexpr int kSharedMost = 227 * 1024;  ///< of a block on sm_90
-/// Bytes of the smallest shared memory that a supported device gives a block.
-TENON_HD constexpr int shared_limit() {
-    return kSharedMost;
-}
+constexpr int kSharedMost = 227 * 1024;  ///< of a block on sm_90; other devices give less
 
 /// Rows that one n8 block of the tensor core carries.
 TENON_HD constexpr int rows_per_block(Code code) {
@@ -35,13 +36,13 @@ struct SmemLayout {
     int ring, staged, rotated, sums, total;
 };
 
-/// `n_blocks` n8 blocks for `rows` rows; `slice` is the longest slice.
-TENON_HD constexpr SmemLayout smem_layout(Code code, int twice_k, int n_blocks, int rows,
-                                          int slice) {
+/// `n_blocks` n8 blocks for `rows` rows; `slice` is the longest slice; `stages` units in flight.
+TENON_HD constexpr SmemLayout smem_layout(Code code, int twice_k, int n_blocks, int rows, int slice,
+                                          int stages) {
     SmemLayout l{};
     int at = kHeaderBytes;
     l.ring = at;
-    const int ring = kWarps * kStages * unit_words(twice_k) * 4;
+    const int ring = kWarps * stages * unit_words(twice_k) * 4;
     const int slots = kSplits * 8 * n_blocks * kSumStride * 4;  // take the place of the ring
     at += ring > slots ? ring : slots;
     l.staged = at;
@@ -60,14 +61,24 @@ constexpr int n_blocks_of(Code code, int rows) {
     return rows <= per ? 1 : (rows <= 2 * per ? 2 : 4);
 }
 
-/// Most rows of a launch, at most kMaxRows.
-constexpr int rows_that_fit(Code code, int twice_k, int slice) {
+/// Most rows of a launch, at most kMaxRows, where a block may have `limit` bytes.
+constexpr int rows_that_fit(Code code, int twice_k, int slice, int limit) {
     int rows = kMaxRows;
-    while (rows > 0 && smem_layout(code, twice_k, n_blocks_of(code, rows), rows, slice).total >
-                           shared_limit()) {
+    while (rows > 0 &&
+           smem_layout(code, twice_k, n_blocks_of(code, rows), rows, slice, 1).total > limit) {
         --rows;
     }
     return rows;
+}
+
+/// Units in flight: a power of two, at most kStages.
+constexpr int stages_that_fit(Code code, int twice_k, int rows, int slice, int limit) {
+    int stages = kStages;
+    while (stages > 1 &&
+           smem_layout(code, twice_k, n_blocks_of(code, rows), rows, slice, stages).total > limit) {
+        stages /= 2;
+    }
+    return stages;
 }
 
 }  // namespace tenon::exl3::cuda

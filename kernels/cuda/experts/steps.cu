@@ -2,9 +2,9 @@
 // The elementwise parts of the experts: activation between the projections, ordered sum after them.
 #include <cuda_bf16.h>
 
-#include "api.h"
+#include "steps.h"
 
-namespace tenon::exl3::cuda {
+namespace tenon::experts::cuda {
 
 namespace {
 
@@ -46,7 +46,7 @@ __global__ void combine_kernel(CombineCall c) {
     float sum = 0;
     for (int slot = 0; slot <= c.k; ++slot) {
         const int id = slot == c.k ? c.experts : c.ids[row * c.k + slot];
-        if (id < 0 || (slot < c.k && id >= c.experts) || c.table[id].words == nullptr) {
+        if (id < 0 || (slot < c.k && id >= c.experts) || c.held[id] == 0) {
             continue;
         }
         const float p = c.products[(row * (c.k + 1) + slot) * c.width + column];
@@ -72,4 +72,4 @@ cudaError_t combine(const CombineCall& call, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-}  // namespace tenon::exl3::cuda
+}  // namespace tenon::experts::cuda

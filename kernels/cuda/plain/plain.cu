@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT
+// Products with ordinary matrices: a warp reads whole rows of the weight and multiplies up to eight
+// rows of x with them. Bound by memory for few rows.
+#include "plain.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <algorithm>
+
+#include "tenon/numeric.h"
+
+namespace tenon::plain::cuda {
+
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRows = 8;    // of one pass over the weight
+constexpr int kGroup = 32;  // elements of a scale
+constexpr int kMostEntries = 64 * 16;
+
+// One warp a row and 32 channels; the values of quantise_row in the format plugin.
+__global__ void stage_kernel(StageCall c) {
+    const int64_t width = padded(c.in);
+    const int64_t group = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+    const int64_t groups = width / kGroup;
+    if (group >= c.rows * groups) {
+        return;
+    }
+    const int64_t row = group / groups;
+    const int64_t i = group % groups * kGroup + threadIdx.x % 32;
+    float v = 0;
+    if (i < c.in) {
+        const int64_t at = row * c.x_stride + i;
+        v = c.is_f32 ? static_cast<const float*>(c.x)[at]
+                     : __bfloat162float(static_cast<const __nv_bfloat16*>(c.x)[at]);
+    }
+    if (c.staged != nullptr) {
+        c.staged[row * width + i] = v;
+    }
+    if (c.quantised == nullptr) {
+        return;
+    }
+    float most = fmaxf(1e-4f, fabsf(v));
+    for (int step = 16; step > 0; step /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    }
+    const bool lost = __any_sync(0xFFFFFFFFu, isnan(v)) || isinf(most);
+    if (!lost && i < c.in) {
+        const float scale = e8m0_to_f32(e8m0_ceil(most * (1.0f / 448.0f)));
+        v = e4m3_to_f32(f32_to_e4m3(v / scale)) * scale;
+    }
+    c.quantised[row * width + i] = v;
+}
+
+__device__ __forceinline__ float2 halves(uint32_t two, bool bf16) {
+    if (bf16) {
+        return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u));
+    }
+    return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
+__device__ __forceinline__ float2 fp8_pair(uint32_t two) {
+    const __half2_raw raw =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two & 0xFFFFu), __NV_E4M3);
+    return __half22float2(__half2(raw));
+}
+
+// 0 .5 1 1.5 2 3 4 6: doubled, the magnitudes are integers.
+__device__ __forceinline__ float fp4_value(uint32_t code) {
+    const uint32_t doubled = 0xC8643210u >> (4 * (code & 7)) & 15;
+    const float v = 0.5f * static_cast<float>(doubled);
+    return (code & 8) != 0 ? -v : v;
+}
+
+// Eight elements of a row from element i on, a multiple of 8.
+template <Stored kStored>
+__device__ __forceinline__ void load8(const Weight& w, const uint8_t* row, int64_t o, int64_t i,
+                                      float (&v)[8]) {
+    if constexpr (kStored == Stored::f32) {
+        const auto* p = reinterpret_cast<const float4*>(row + 4 * i);
+        const float4 a = p[0], b = p[1];
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+    if constexpr (kStored == Stored::bf16 || kStored == Stored::f16) {
+        const uint4 raw = *reinterpret_cast<const uint4*>(row + 2 * i);
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float2 pair = halves(words[j], kStored == Stored::bf16);
+            v[2 * j] = pair.x;
+            v[2 * j + 1] = pair.y;
+        }
+        return;
+    }
+    if constexpr (kStored == Stored::fp8) {
+        const uint2 raw = *reinterpret_cast<const uint2*>(row + i);
+        const uint32_t pairs[4] = {raw.x, raw.x >> 16, raw.y, raw.y >> 16};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float2 pair = fp8_pair(pairs[j]);
+            v[2 * j] = pair.x;
+            v[2 * j + 1] = pair.y;
+        }
+    }
+    if constexpr (kStored == Stored::fp4) {
+        const uint32_t raw = *reinterpret_cast<const uint32_t*>(row + i / 2);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            v[j] = fp4_value(raw >> (4 * j));
+        }
+    }
+    if constexpr (kStored == Stored::fp8 || kStored == Stored::fp4) {
+        const float scale = e8m0_to_f32(w.scales[o * (padded(w.in) / kGroup) + i / kGroup]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            v[j] *= scale;
+        }
+    }
+}
+
+struct RowsOf {
+    const float* x[kRows];
+};
+
+// Sums of one output column for up to kCount rows, in all lanes. Element order of a lane: steps
+// ascending; lanes are added in a fixed tree.
+template <Stored kStored, int kCount>
+__device__ __forceinline__ void dot(const Weight& w, int64_t o, const RowsOf& rows,
+                                    float (&sum)[kCount]) {
+    const int lane = threadIdx.x % 32;
+    const uint8_t* row = w.codes + o * w.row_bytes;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+        sum[r] = 0;
+    }
+    const int64_t width = padded(w.in);
+#pragma unroll 2
+    for (int64_t i = 8 * lane; i < width; i += kStep) {
+        float v[8];
+        load8<kStored>(w, row, o, i, v);
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) {
+            const auto* x = reinterpret_cast<const float4*>(rows.x[r] + i);
+            const float4 a = x[0], b = x[1];
+            float s = sum[r];
+            s = __fmaf_rn(v[0], a.x, s);
+            s = __fmaf_rn(v[1], a.y, s);
+            s = __fmaf_rn(v[2], a.z, s);
+            s = __fmaf_rn(v[3], a.w, s);
+            s = __fmaf_rn(v[4], b.x, s);
+            s = __fmaf_rn(v[5], b.y, s);
+            s = __fmaf_rn(v[6], b.z, s);
+            sum[r] = __fmaf_rn(v[7], b.w, s);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], step);
+        }
+    }
+}
+
+template <int kCount, class Store>
+__device__ __forceinline__ void dot_any(const Weight& w, int64_t o, const RowsOf& rows,
+                                        Store&& store) {
+    float sum[kCount];
+    switch (w.stored) {
+        case Stored::f32:
+            dot<Stored::f32, kCount>(w, o, rows, sum);
+            break;
+        case Stored::bf16:
+            dot<Stored::bf16, kCount>(w, o, rows, sum);
+            break;
+        case Stored::f16:
+            dot<Stored::f16, kCount>(w, o, rows, sum);
+            break;
+        case Stored::fp8:
+            dot<Stored::fp8, kCount>(w, o, rows, sum);
+            break;
+        case Stored::fp4:
+            dot<Stored::fp4, kCount>(w, o, rows, sum);
+            break;
+    }
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) {
+            store(r, sum[r]);
+        }
+    }
+}
+
+// One warp an output column.
+template <int kCount>
+__global__ void __launch_bounds__(kThreads)
+    linear_kernel(const __grid_constant__ LinearCall c, int row0) {
+    const Job& job = c.jobs[blockIdx.y];
+    const int64_t o = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+    if (o >= job.weight.out) {
+        return;
+    }
+    const int count = min(c.rows - row0, kCount);
+    RowsOf rows;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {  // missing rows repeat the first
+        rows.x[r] = job.x + (row0 + (r < count ? r : 0)) * padded(job.weight.in);
+    }
+    dot_any<kCount>(job.weight, o, rows, [&](int r, float v) {
+        if (r >= count) {
+            return;
+        }
+        const int64_t at = (row0 + r) * job.y_stride + o;
+        if (job.y_is_f32) {
+            static_cast<float*>(job.y)[at] = v;
+        } else {
+            static_cast<__nv_bfloat16*>(job.y)[at] = __float2bfloat16_rn(v);
+        }
+    });
+}
+
+// Grid (columns, entries). The first entry with an expert works for all of its rows.
+__global__ void __launch_bounds__(kThreads) experts_kernel(ExpertCall c) {
+    __shared__ int entries[kMostEntries];
+    __shared__ int found;
+    const int routed = c.rows * c.k;
+    const int entry = blockIdx.y;
+    const int id = entry < routed ? c.ids[entry] : c.experts;
+    if (id < 0 || (entry < routed && id >= c.experts)) {
+        return;
+    }
+    const Weight w = c.table[id];
+    if (w.codes == nullptr) {
+        return;
+    }
+    if (threadIdx.x < 32) {
+        const int lane = threadIdx.x;
+        int count = 0;
+        bool is_first = true;
+        if (entry >= routed) {
+            for (int row = lane; row < c.rows; row += 32) {
+                entries[row] = row * (c.k + 1) + c.k;
+            }
+            count = c.rows;
+        }
+        for (int base = 0; entry < routed && base < routed; base += 32) {
+            const int i = base + lane;
+            const bool match = i < routed && c.ids[i] == id;
+            const unsigned int mask = __ballot_sync(0xFFFFFFFFu, match);
+            if (entry >= base + 32) {
+                is_first = is_first && mask == 0;
+            } else if (entry >= base) {
+                is_first = is_first && (mask & ((1u << (entry - base)) - 1)) == 0;
+            }
+            if (match) {
+                entries[count + __popc(mask & ((1u << lane) - 1))] = i / c.k * (c.k + 1) + i % c.k;
+            }
+            count += __popc(mask);
+        }
+        if (lane == 0) {
+            found = is_first ? count : 0;
+        }
+    }
+    __syncthreads();
+    const int64_t o = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+    if (o >= w.out) {
+        return;
+    }
+    const float* x = w.quantise != 0 ? c.x_quantised : c.x;
+    for (int base = 0; base < found; base += kRows) {
+        const int count = min(found - base, kRows);
+        RowsOf rows;
+        for (int r = 0; r < kRows; ++r) {
+            const int e = entries[base + (r < count ? r : 0)];
+            rows.x[r] = x + int64_t{c.x_by_entry ? e : e / (c.k + 1)} * padded(c.in);
+        }
+        dot_any<kRows>(w, o, rows, [&](int r, float v) {
+            if (r < count) {
+                c.y[int64_t{entries[base + r]} * c.out + o] = v;
+            }
+        });
+    }
+}
+
+template <Stored kStored>
+__device__ void write_row(const Weight& w, int64_t o, float* dst) {
+    for (int64_t i = 8 * threadIdx.x; i < w.in; i += 8 * blockDim.x) {
+        float v[8];
+        load8<kStored>(w, w.codes + o * w.row_bytes, o, i, v);
+        for (int j = 0; j < 8; ++j) {
+            if (i + j < w.in) {
+                dst[i + j] = v[j];
+            }
+        }
+    }
+}
+
+__global__ void dequantize_kernel(Weight w, int64_t row0, float* dst, int64_t stride) {
+    const int64_t o = row0 + blockIdx.x;
+    float* to = dst + blockIdx.x * stride;
+    switch (w.stored) {
+        case Stored::f32:
+            return write_row<Stored::f32>(w, o, to);
+        case Stored::bf16:
+            return write_row<Stored::bf16>(w, o, to);
+        case Stored::f16:
+            return write_row<Stored::f16>(w, o, to);
+        case Stored::fp8:
+            return write_row<Stored::fp8>(w, o, to);
+        case Stored::fp4:
+            return write_row<Stored::fp4>(w, o, to);
+    }
+}
+
+unsigned int blocks_for(int64_t count, int64_t each) {
+    return static_cast<unsigned int>((count + each - 1) / each);
+}
+
+}  // namespace
+
+cudaError_t stage(const StageCall& call, cudaStream_t stream) {
+    const int64_t groups = call.rows * (padded(call.in) / kGroup);
+    if (groups == 0 || (call.staged == nullptr && call.quantised == nullptr)) {
+        return cudaSuccess;
+    }
+    stage_kernel<<<blocks_for(groups, kWarps), kThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+}
+
+cudaError_t linear(const LinearCall& call, cudaStream_t stream) {
+    int64_t out = 0;
+    for (int j = 0; j < call.job_count; ++j) {
+        out = std::max<int64_t>(out, call.jobs[j].weight.out);
+    }
+    const dim3 grid(blocks_for(out, kWarps), static_cast<unsigned int>(call.job_count), 1);
+    for (int row0 = 0; row0 < call.rows; row0 += kRows) {
+        const int rows = std::min(call.rows - row0, kRows);
+        if (rows == 1) {
+            linear_kernel<1><<<grid, kThreads, 0, stream>>>(call, row0);
+        } else if (rows == 2) {
+            linear_kernel<2><<<grid, kThreads, 0, stream>>>(call, row0);
+        } else if (rows <= 4) {
+            linear_kernel<4><<<grid, kThreads, 0, stream>>>(call, row0);
+        } else {
+            linear_kernel<kRows><<<grid, kThreads, 0, stream>>>(call, row0);
+        }
+    }
+    return cudaGetLastError();
+}
+
+cudaError_t experts(const ExpertCall& call, cudaStream_t stream) {
+    const int64_t entries = int64_t{call.rows} * call.k + 1;
+    if (entries > kMostEntries) {
+        return cudaErrorInvalidValue;
+    }
+    experts_kernel<<<dim3(blocks_for(call.out, kWarps), static_cast<unsigned int>(entries), 1),
+                     kThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+}
+
+cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,
+                       cudaStream_t stream) {
+    if (rows == 0) {
+        return cudaSuccess;
+    }
+    dequantize_kernel<<<static_cast<unsigned int>(rows), 256, 0, stream>>>(w, row0, dst, stride);
+    return cudaGetLastError();
+}
+
+}  // namespace tenon::plain::cuda
