@@ -330,19 +330,21 @@ class Scenario {
                         (static_cast<double>(s.timings.first_token) * 1e-6);
         return std::move(s.status);
     }
-    /// One stream that decodes; with `beside` a long prompt comes when it has its 16th token.
-    Status decode(bool beside, double* decode_rate, double* prefill_rate, double* longest_gap_ms) {
+    struct Beside {
+        double decode_rate = 0, prefill_rate = 0, longest_gap_ms = 0;
+        int64_t tokens = 0;
+    };
+    static constexpr int64_t kBefore = 16;  ///< tokens that the stream has when the prompt comes
+
+    RequestDesc stream(int64_t tokens) const {
+        return describe(chats_[3], tokens, kIgnoreEos | kDraftsAllowed);
+    }
+    /// A stream that decodes beside a long prompt, which comes when it has kBefore tokens.
+    Status decode_beside(Beside* out) {
         Stream s;
-        const int64_t room =
-            local_.engine().info().context_tokens - static_cast<int64_t>(chats_[3].size());
-        const int64_t tokens = beside ? room : std::min<int64_t>(room, args_.decode_tokens);
-        TENON_TRY(start(describe(chats_[3], tokens, kIgnoreEos | kDraftsAllowed), &s));
-        if (!beside) {
-            drain(&s);
-            *decode_rate = static_cast<double>(s.timings.completion_tokens - 1) /
-                           (static_cast<double>(s.timings.decode) * 1e-6);
-            return std::move(s.status);
-        }
+        TENON_TRY(start(
+            stream(local_.engine().info().context_tokens - static_cast<int64_t>(chats_[3].size())),
+            &s));
         std::atomic<int64_t> got{0};
         std::thread reader([&] {
             SinkEvent e;
@@ -353,70 +355,91 @@ class Scenario {
                 }
             }
         });
-        while (got.load() < 16) {
+        while (got.load() < kBefore) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
         const int64_t begin = local_.host().now_us();
-        const Status status = prefill(prefill_rate);
+        const Status status = prefill(&out->prefill_rate);
         const int64_t end = local_.host().now_us();
         s.sink->cancel(CancelReason::client_gone);
         reader.join();
-        int64_t before = begin, inside = 0, gap = 0;
+        int64_t before = begin, gap = 0;
+        out->tokens = 0;
         for (const int64_t at : s.at_us) {
-            if (at < begin || at > end) {
-                continue;
+            if (at >= begin && at <= end) {
+                gap = std::max(gap, at - before);
+                before = at;
+                ++out->tokens;
             }
-            gap = std::max(gap, at - before);
-            before = at;
-            ++inside;
         }
         gap = std::max(gap, end - before);
-        *decode_rate = static_cast<double>(inside) / (static_cast<double>(end - begin) * 1e-6);
-        *longest_gap_ms = static_cast<double>(gap) * 1e-3;
+        out->decode_rate =
+            static_cast<double>(out->tokens) / (static_cast<double>(end - begin) * 1e-6);
+        out->longest_gap_ms = static_cast<double>(gap) * 1e-3;
         return status.copy();
+    }
+    /// The same tokens of the same stream with nothing beside it: texts differ along their way in
+    /// how well they are drafted.
+    Status decode_alone(int64_t tokens, double* rate) {
+        Stream s;
+        TENON_TRY(start(stream(kBefore + tokens), &s));
+        drain(&s);
+        const auto last = static_cast<size_t>(kBefore + tokens) - 1;
+        if (s.at_us.size() > last && tokens > 0) {
+            const int64_t us = s.at_us[last] - s.at_us[static_cast<size_t>(kBefore) - 1];
+            *rate = static_cast<double>(tokens) / (static_cast<double>(us) * 1e-6);
+        }
+        return std::move(s.status);
+    }
+    struct Part {
+        std::vector<double> decode, prefill, gap, kept;
+    };
+    Status one_beside(const char* name, std::vector<double>* alone, Part* part) {
+        Beside b;
+        TENON_TRY_CTX(decode_beside(&b), "{}", name);
+        part->decode.push_back(b.decode_rate);
+        part->prefill.push_back(b.prefill_rate);
+        part->gap.push_back(b.longest_gap_ms);
+        double rate = 0;
+        TENON_TRY(decode_alone(std::max<int64_t>(b.tokens, kBefore), &rate));
+        part->kept.push_back(rate > 0 ? b.decode_rate / rate : 0);
+        if (alone != nullptr) {
+            alone->push_back(rate);
+        }
+        return {};
     }
 
     Status interleave(Json* report) {
         Deployment& d = local_.deployment();
         static PromptFirst first;  // the engine may outlive this scenario
         ScheduleOverlay* const peer[] = {&first};
-        double unused = 0;
-        TENON_TRY(prefill(&unused));
-        std::vector<double> alone, whole, beside, with, gap, peer_beside, peer_with, peer_gap;
+        double rows = 0;
+        TENON_TRY(prefill(&rows));
+        std::vector<double> alone, whole;
+        Part mixed, prompt_first;
         for (int run = 0; run < args_.runs; ++run) {
-            double rate = 0, rows = 0, ms = 0;
-            TENON_TRY(decode(false, &rate, &rows, &ms));
-            alone.push_back(rate);
             TENON_TRY(prefill(&rows));
             whole.push_back(rows);
-            TENON_TRY(decode(true, &rate, &rows, &ms));
-            beside.push_back(rate);
-            with.push_back(rows);
-            gap.push_back(ms);
+            TENON_TRY(one_beside("interleaved", &alone, &mixed));
         }
         TENON_TRY(local_.restart(d.engine_settings(), peer));
         for (int run = 0; run < args_.runs; ++run) {
-            double rate = 0, rows = 0, ms = 0;
-            TENON_TRY(decode(true, &rate, &rows, &ms));
-            peer_beside.push_back(rate);
-            peer_with.push_back(rows);
-            peer_gap.push_back(ms);
+            TENON_TRY(one_beside("prompt first", nullptr, &prompt_first));
         }
         Json& j = *report;
         j["prompt_tokens"] = args_.prompt_tokens;
         j["decode_alone_tokens_per_s"] = median(alone);
         j["prefill_alone_tokens_per_s"] = median(whole);
-        const auto part = [&](const char* name, const std::vector<double>& rate,
-                              const std::vector<double>& rows, const std::vector<double>& ms) {
+        const auto part = [&](const char* name, const Part& from) {
             Json& p = j[name];
-            p["decode_tokens_per_s"] = median(rate);
-            p["decode_kept"] = median(rate) / median(alone);
-            p["prefill_tokens_per_s"] = median(rows);
-            p["prefill_kept"] = median(rows) / median(whole);
-            p["longest_gap_ms"] = median(ms);
+            p["decode_tokens_per_s"] = median(from.decode);
+            p["decode_kept"] = median(from.kept);
+            p["prefill_tokens_per_s"] = median(from.prefill);
+            p["prefill_kept"] = median(from.prefill) / median(whole);
+            p["longest_gap_ms"] = median(from.gap);
         };
-        part("interleaved", beside, with, gap);
-        part("prompt_first", peer_beside, peer_with, peer_gap);
+        part("interleaved", mixed);
+        part("prompt_first", prompt_first);
         return {};
     }
 
