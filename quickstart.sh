@@ -23,7 +23,7 @@ step() { echo "== $*" >&2; }
 step "packages"
 packaging/packages.sh build >&2
 step "configure (build/quickstart)"
-cmake --preset release -B build/quickstart -DTENON_TESTS=OFF -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >build-quickstart.log 2>&1 || {
+cmake --preset release -B build/quickstart -DTENON_TESTS=OFF -DTENON_CUDA=OFF -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >build-quickstart.log 2>&1 || {
     tail -20 build-quickstart.log >&2
     exit 1
 }
