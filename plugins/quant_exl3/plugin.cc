@@ -10,7 +10,7 @@ namespace {
 tenon::Status probe(const tenon::ProbeEnv&, tenon::ProbeResult* out) noexcept {
     out->score = 100;
     tenon::set_text(out->reason, tenon::exl3::has_cuda() ? "reads EXL3 on CPUs and NVIDIA GPUs"
-                                                        : "reads EXL3 on the CPU");
+                                                         : "reads EXL3 on the CPU");
     return {};
 }
 

@@ -8,8 +8,8 @@
 
 #include "common/check.h"
 #include "common/rows.h"
-#include "tenon/numeric.h"
 #include "kernels/shared/token_checks.h"
+#include "tenon/numeric.h"
 
 namespace tenon::cpu {
 
