@@ -301,37 +301,17 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
           has_shared_(parts.shared.w1.has_value()) {}
 
     Status load(const quant::ExpertsParts<Part>& parts) {
-        std::vector<const Part*> list;
-        const auto pointer = [](const std::optional<Part>& p) { return p ? &*p : nullptr; };
-        for (const auto member : {&quant::ExpertParts<Part>::w1, &quant::ExpertParts<Part>::w3,
-                                  &quant::ExpertParts<Part>::w2}) {
-            for (const auto& e : parts.experts) {
-                list.push_back(pointer(e.*member));
-            }
-            list.push_back(pointer(parts.shared.*member));
-        }
-        TENON_TRY(GpuParts::load(*device_, name_, list, &parts_));
+        TENON_TRY(GpuParts::load(*device_, name_, quant::expert_list(parts), &parts_));
         const std::vector<cuda::Weight>& weights = parts_.weights();
-        const auto bytes = static_cast<int64_t>(weights.size() * sizeof(cuda::Weight));
         std::vector<uint8_t> held;
         for (size_t e = 0; e < weights.size() / 3; ++e) {
             held.push_back(weights[e].words != nullptr ? 1 : 0);
         }
-        const auto count = static_cast<int64_t>(held.size());
-        TENON_TRY_CTX(device_->allocate({.bytes = bytes + count, .tag = "weights"}, table_.out()),
-                      "{}", name_);
-        held_ = static_cast<const uint8_t*>(table_->data()) + bytes;
-        Ref<Stream> stream;
-        TENON_TRY(device_->create_stream({.name = "exl3 load"}, stream.out()));
-        TENON_TRY(device_->copy(make_view(table_->data(), DType::u8, {bytes}, Place::device),
-                                make_view(weights.data(), DType::u8, {bytes}), *stream));
-        TENON_TRY(device_->copy(make_view(held_, DType::u8, {count}, Place::device),
-                                make_view(held.data(), DType::u8, {count}), *stream));
-        TENON_TRY(device_->synchronize(*stream));
+        TENON_TRY(table_.load(*device_, name_, weights, held));
         const size_t each = static_cast<size_t>(count_) + 1;
         Projection* const projections[] = {&gate_, &up_, &down_};
         for (size_t i = 0; i < 3; ++i) {
-            projections[i]->table = static_cast<const cuda::Weight*>(table_->data()) + i * each;
+            projections[i]->table = table_.weights() + i * each;
             for (size_t e = 0; e < each; ++e) {
                 note(weights[i * each + e], projections[i]);
             }
@@ -474,7 +454,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
             c.k = k;
             c.width = static_cast<int32_t>(hidden_);
             c.experts = count_;
-            c.held = held_;
+            c.held = table_.held();
             c.ids = args.ids.as<int32_t>();
             c.products = s.down;
             c.round = whole_width_ && !keep_f32_;
@@ -499,8 +479,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     int32_t k_up_ = 0, k_down_ = 0;        // inputs of the projections, padded to rotations
     int32_t up_rate_ = 0, down_rate_ = 0;  // largest 2 K
     GpuParts parts_;
-    Ref<Buffer> table_;  // all weights, then a byte an expert: held here or not
-    const uint8_t* held_ = nullptr;
+    quant::ExpertTable<cuda::Weight> table_;
     Projection gate_, up_, down_;
 };
 
@@ -511,14 +490,14 @@ class CudaBackend final : public quant::Backend<Part> {
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
         GpuParts parts;
-        TENON_TRY(GpuParts::load(*device_, name, pointers(groups), &parts));
+        TENON_TRY(GpuParts::load(*device_, name, quant::pointers(groups), &parts));
         *out = new GpuWeight(name, info, *device_, std::move(parts), is_sliced(groups));
         return {};
     }
     Status group(const std::string& name, const std::vector<Part>& members,
                  QuantGroup** out) override {
         GpuParts parts;
-        TENON_TRY(GpuParts::load(*device_, name, pointers(members), &parts));
+        TENON_TRY(GpuParts::load(*device_, name, quant::pointers(members), &parts));
         std::vector<bool> sliced;
         for (const Part& p : members) {
             sliced.push_back(is_sliced({p}));
@@ -545,14 +524,6 @@ class CudaBackend final : public quant::Backend<Part> {
         return weights <= cuda::kSlicedMost;
     }
 
-    static std::vector<const Part*> pointers(const std::vector<Part>& parts) {
-        std::vector<const Part*> list;
-        for (const Part& p : parts) {
-            list.push_back(&p);
-        }
-        return list;
-    }
-
     Device* device_;
 };
 
@@ -563,12 +534,7 @@ bool has_cuda() {
 }
 
 Status make_cuda_backend(StrView base, Device& device, std::unique_ptr<quant::Backend<Part>>* out) {
-    const DeviceInfo info = device.info();
-    if (!std::string_view(info.arch).starts_with("sm_")) {
-        return error(Code::unsupported,
-                     "exl3: '{}' cannot be loaded on device '{}' ({}): no kernels", base, info.name,
-                     info.arch);
-    }
+    TENON_TRY(quant::require_gpu(device, "exl3", base));
     *out = std::make_unique<CudaBackend>(device);
     return {};
 }

@@ -267,16 +267,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
           count_(static_cast<int32_t>(parts.experts.size())) {}
 
     Status load(Device& device, const quant::ExpertsParts<Part>& parts) {
-        std::vector<const Part*> list;
-        const auto pointer = [](const std::optional<Part>& p) { return p ? &*p : nullptr; };
-        for (const auto member : {&quant::ExpertParts<Part>::w1, &quant::ExpertParts<Part>::w3,
-                                  &quant::ExpertParts<Part>::w2}) {
-            for (const auto& e : parts.experts) {
-                list.push_back(pointer(e.*member));
-            }
-            list.push_back(pointer(parts.shared.*member));
-        }
-        TENON_TRY(GpuParts::load(device, name_, list, &parts_));
+        TENON_TRY(GpuParts::load(device, name_, quant::expert_list(parts), &parts_));
         const std::vector<cuda::Weight>& weights = parts_.weights();
         std::vector<uint8_t> held;
         for (size_t e = 0; e < weights.size() / 3; ++e) {
@@ -287,19 +278,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
                 (w.quantise != 0 ? any_quantised_ : any_plain_) = true;
             }
         }
-        const auto bytes = static_cast<int64_t>(weights.size() * sizeof(cuda::Weight));
-        const auto count = static_cast<int64_t>(held.size());
-        TENON_TRY_CTX(device.allocate({.bytes = bytes + count, .tag = "weights"}, table_.out()),
-                      "{}", name_);
-        tables_ = static_cast<const cuda::Weight*>(table_->data());
-        held_ = static_cast<const uint8_t*>(table_->data()) + bytes;
-        Ref<Stream> stream;
-        TENON_TRY(device.create_stream({.name = "plain load"}, stream.out()));
-        TENON_TRY(device.copy(make_view(table_->data(), DType::u8, {bytes}, Place::device),
-                              make_view(weights.data(), DType::u8, {bytes}), *stream));
-        TENON_TRY(device.copy(make_view(held_, DType::u8, {count}, Place::device),
-                              make_view(held.data(), DType::u8, {count}), *stream));
-        return device.synchronize(*stream);
+        return table_.load(device, name_, weights, held);
     }
 
     Scratch lay_out(int64_t all_rows, int64_t k, void* base) const {
@@ -320,7 +299,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     cudaError_t project(int projection, const ExpertsArgs& args, const Staged& x, bool by_entry,
                         float* y, cudaStream_t stream) const {
         cuda::ExpertCall c;
-        c.table = tables_ + projection * (count_ + 1);
+        c.table = table_.weights() + projection * (count_ + 1);
         c.ids = args.ids.as<int32_t>();
         c.rows = static_cast<int32_t>(args.x.shape[0]);
         c.k = static_cast<int32_t>(args.ids.shape[1]);
@@ -370,7 +349,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
             c.k = static_cast<int32_t>(k);
             c.width = static_cast<int32_t>(hidden_);
             c.experts = count_;
-            c.held = held_;
+            c.held = table_.held();
             c.ids = args.ids.as<int32_t>();
             c.products = s.down;
             c.round = whole_width_ && !keep_f32_;
@@ -390,9 +369,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     bool keep_f32_ = false;
     bool any_plain_ = false, any_quantised_ = false;
     GpuParts parts_;
-    Ref<Buffer> table_;  // all weights, then a byte an expert: held here or not
-    const cuda::Weight* tables_ = nullptr;
-    const uint8_t* held_ = nullptr;
+    quant::ExpertTable<cuda::Weight> table_;
 };
 
 class CudaBackend final : public quant::Backend<Part> {
@@ -402,14 +379,14 @@ class CudaBackend final : public quant::Backend<Part> {
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
         GpuParts parts;
-        TENON_TRY(GpuParts::load(*device_, name, pointers(groups), &parts));
+        TENON_TRY(GpuParts::load(*device_, name, quant::pointers(groups), &parts));
         *out = new GpuWeight(name, info, *device_, std::move(parts));
         return {};
     }
     Status group(const std::string& name, const std::vector<Part>& members,
                  QuantGroup** out) override {
         GpuParts parts;
-        TENON_TRY(GpuParts::load(*device_, name, pointers(members), &parts));
+        TENON_TRY(GpuParts::load(*device_, name, quant::pointers(members), &parts));
         *out = new GpuGroup(name, *device_, std::move(parts));
         return {};
     }
@@ -419,14 +396,6 @@ class CudaBackend final : public quant::Backend<Part> {
     int64_t bytes(const Part& part) override { return gpu_bytes(part); }
 
   private:
-    static std::vector<const Part*> pointers(const std::vector<Part>& parts) {
-        std::vector<const Part*> list;
-        for (const Part& p : parts) {
-            list.push_back(&p);
-        }
-        return list;
-    }
-
     Device* device_;
 };
 
@@ -437,12 +406,7 @@ bool has_cuda() {
 }
 
 Status make_cuda_backend(StrView base, Device& device, std::unique_ptr<quant::Backend<Part>>* out) {
-    const DeviceInfo info = device.info();
-    if (!std::string_view(info.arch).starts_with("sm_")) {
-        return error(Code::unsupported,
-                     "plain: '{}' cannot be loaded on device '{}' ({}): no kernels", base,
-                     info.name, info.arch);
-    }
+    TENON_TRY(quant::require_gpu(device, "plain", base));
     *out = std::make_unique<CudaBackend>(device);
     return {};
 }

@@ -16,9 +16,6 @@ namespace tenon::exl3::cuda {
 cudaError_t repack(const uint16_t* trellis, uint32_t* words, int64_t k, int64_t n, int twice_k,
                    cudaStream_t stream);
 
-/// Inner weights [k, n] as halves, bit for bit as the format defines them.
-cudaError_t decode_inner(const Weight& w, uint16_t* inner, cudaStream_t stream);
-
 /// W rows [row0, row0 + rows) as f32 [rows, in], computed in double and rounded once. `stride` in
 /// elements.
 cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The decoded weight: inner halves, and W itself in double.
+// The decoded weight W, in double.
 #include <utility>
 
 #include "api.h"
@@ -34,15 +34,6 @@ __device__ __forceinline__ void decode_unit(const uint32_t* unit, Store&& store)
             },
             std::make_integer_sequence<int, 32>{});
     }
-}
-
-template <int kTwiceK, Code kCode>
-__global__ void inner_kernel(const uint32_t* words, __half* inner, int k, int n) {
-    const int k_unit = blockIdx.x, n_unit = blockIdx.y;
-    const uint32_t* unit = words + unit_index(k / kUnit, k_unit, n_unit) * unit_words(kTwiceK);
-    decode_unit<kTwiceK, kCode>(unit, [&](int row, int column, __half v) {
-        inner[int64_t{k_unit * kUnit + row} * n + n_unit * kUnit + column] = v;
-    });
 }
 
 __device__ void butterflies(double* v, int stride) {
@@ -97,15 +88,6 @@ __global__ void dequantize_kernel(Weight w, int64_t row0, int64_t rows, float* d
 }
 
 }  // namespace
-
-cudaError_t decode_inner(const Weight& w, uint16_t* inner, cudaStream_t stream) {
-    const bool known = dispatch(w.twice_k, w.code, [&](auto rate, auto code) {
-        inner_kernel<decltype(rate)::value, decltype(code)::value>
-            <<<dim3(w.k / kUnit, w.n / kUnit), 32, 0, stream>>>(
-                w.words, reinterpret_cast<__half*>(inner), w.k, w.n);
-    });
-    return known ? cudaGetLastError() : cudaErrorInvalidValue;
-}
 
 cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,
                        cudaStream_t stream) {

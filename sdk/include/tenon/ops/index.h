@@ -32,7 +32,8 @@ struct IndexQueryPrep {
     TensorView scratch{};
 };
 
-/// score = sum over heads ascending of fma(w_h * w_scale, relu(iq_h . key), acc); the dot is the
+/// score = sum over heads ascending (a GPU: in fixed runs of heads, ops.md 3.6) of
+/// fma(w_h * w_scale, relu(iq_h . key), acc); the dot is the
 /// exact sums of the 32-column groups, added group 0, 1, .. in f32. Column j is row j, or with
 /// `cand` row block * cand[j / block] + j % block. -inf at rows >= visible(P), at cand = -1 and in
 /// dead rows. Class I; between providers within 2^-20 times the sum of absolute terms. N to 2^20;

@@ -28,7 +28,8 @@ constexpr uint16_t kSeenCount = 0x7FFF;
 /// and forbidden ids; temperature; top_k; top_p; min_p; draw = argmax over the kept ids of l /
 /// temperature + gumbel_noise(seed, pos, id) (numeric.h), ties: lower id. Probabilities are
 /// renormalised after each filter; order for top_k and top_p: (p descending, id ascending). No id
-/// left: token -1; a NaN or +inf logit: token -2. Class I; noise and sums in f64.
+/// left: token -1; a NaN or +inf logit: token -2. Class I; noise and sums in f64 (a GPU may sum the
+/// mass behind top_p in integers, ops.md 3.9).
 ///
 /// Penalties of row r of a segment count `seen` plus ids of rows 1..r of it (row 0 is counted in
 /// `seen` already). `rows`, `index` and `ids` are needed only with `seen`; logit row m belongs to
