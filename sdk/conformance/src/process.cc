@@ -33,13 +33,33 @@ Result<Ref<Object>> create_component(const Component& component, Host& host, Opt
     return Result<Ref<Object>>(std::move(owner));
 }
 
-int64_t thread_count() {
+namespace {
+
+int64_t listed_threads() {
     int64_t count = 0;
-    for (const auto& entry : fs::directory_iterator("/proc/self/task")) {
+    std::error_code ec;
+    for (const auto& entry : fs::directory_iterator("/proc/self/task", ec)) {
         // The kernel's own workers for io_uring are listed here too and linger for seconds.
         std::string name;
         std::getline(std::ifstream(entry.path() / "comm"), name);
         count += name.compare(0, 8, "iou-wrk-") == 0 ? 0 : 1;
+    }
+    return count;
+}
+
+}  // namespace
+
+int64_t thread_count() {
+    // The kernel wakes who joins a thread before it takes the thread off the list: a count stands
+    // once it has not changed for a while.
+    constexpr int kQuiet = 25;
+    constexpr int kPatience = 1000;
+    int64_t count = listed_threads();
+    for (int i = 0, quiet = 0; quiet < kQuiet && i < kPatience; ++i) {
+        ::usleep(2000);
+        const int64_t now = listed_threads();
+        quiet = now == count ? quiet + 1 : 0;
+        count = now;
     }
     return count;
 }

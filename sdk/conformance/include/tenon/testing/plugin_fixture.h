@@ -169,7 +169,8 @@ class Created {
     T* facet_ = nullptr;
 };
 
-/// Threads of this process, without the kernel's io_uring workers.
+/// Threads of this process, without the kernel's io_uring workers; waits (50 ms or more) until
+/// threads that end are gone.
 int64_t thread_count();
 /// Open file descriptors of this process, "number -> target".
 std::vector<std::string> open_descriptors();
