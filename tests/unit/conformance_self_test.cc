@@ -68,6 +68,37 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{"leaks_memory", "Store_and_tables_leave_no_thread"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
+class ConstraintSuite : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(ConstraintSuite, Notices) {
+    const Outcome outcome = run(FAULTY_CONSTRAINT, format("--set fault={} --gtest_filter=*{}*",
+                                                          GetParam().name, GetParam().noticed_by));
+
+    EXPECT_EQ(outcome.code, 1) << outcome.text;
+    EXPECT_TRUE(outcome.failed(GetParam().noticed_by)) << outcome.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fault, ConstraintSuite,
+    ::testing::Values(Fault{"walk_moves", "Walking_and_filling_change_nothing"},
+                      Fault{"writes_anyway", "Fill_refuses_what_does_not_fit"},
+                      Fault{"sets_padding", "Masks_say_what_walking_says"},
+                      Fault{"first_row_only", "Masks_of_a_window_are_those_of_single_steps"},
+                      Fault{"half_accepts", "An_illegal_token_is_named_and_changes_nothing"},
+                      Fault{"never_complete", "Is_complete_when_only_an_end_may_follow"},
+                      Fault{"goes_on", "Is_complete_when_only_an_end_may_follow"},
+                      Fault{"ends_anywhere", "Refuses_what_the_grammar_does_not_describe"},
+                      Fault{"any_end", "A_vocabulary_with_ends_outside_it_is_refused"},
+                      Fault{"takes_anything", "Unknown_kinds_and_malformed_sources"},
+                      Fault{"swaps_words", "Takes_what_the_grammar_describes_in_any_tokens"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(Conformance, A_constraint_without_fault_passes) {
+    const Outcome outcome = run(FAULTY_CONSTRAINT);
+
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
 TEST(Conformance, A_store_without_fault_passes) {
     const Outcome outcome = run(FAULTY_STORE);
 
