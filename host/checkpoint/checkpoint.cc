@@ -12,6 +12,7 @@
 #include "host/checkpoint/mapped_file.h"
 #include "host/checkpoint/safetensors.h"
 #include "host/checkpoint/strict_json.h"
+#include "host/checkpoint/synthetic.h"
 
 namespace tenon {
 namespace {
@@ -173,7 +174,9 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
 
     StrView dir() noexcept override { return dir_; }
     StrView config_json() noexcept override { return config_; }
-    WeightSource* weights() noexcept override { return has_weights_ ? &weights_ : nullptr; }
+    WeightSource* weights() noexcept override {
+        return synthetic_.get() != nullptr ? synthetic_.get() : has_weights_ ? &weights_ : nullptr;
+    }
     Status file(StrView name, StrView* out) noexcept override {
         return guard([&]() -> Status {
             if (name.empty() || name.view().find('/') != std::string_view::npos ||
@@ -215,6 +218,10 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
     }
 
     Status open_weights(const CheckpointOptions& options) {
+        const std::string described = dir_ + "/" + kSyntheticFile;
+        if (options.synthetic) {
+            return open_synthetic(described, synthetic_.out());
+        }
         StrView text;
         Status status = file("model.safetensors.index.json", &text);
         if (status.ok()) {
@@ -227,6 +234,11 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
             if (fs::exists(single, ec)) {
                 TENON_TRY(weights_.add(single, nullptr, ""));
                 has_weights_ = true;
+            } else if (options.need_weights && fs::exists(described, ec)) {
+                return error(Code::invalid_argument,
+                             "{}: describes weights without values; only `tenon bench "
+                             "--synthetic` reads it",
+                             described);
             } else if (options.need_weights) {
                 return error(Code::not_found,
                              "{}: holds neither model.safetensors.index.json nor model.safetensors",
@@ -281,6 +293,7 @@ class FileCheckpoint final : public Implements<FileCheckpoint, Checkpoint> {
     std::string dir_;
     std::string config_;
     FileWeights weights_;
+    Ref<WeightSource> synthetic_;
     bool has_weights_ = false;
     std::map<std::string, std::string, std::less<>> small_;
 };

@@ -16,10 +16,12 @@ struct CheckpointOptions {
     std::vector<std::string> extra_tensors;
     /// false: a directory without weights is fine (tokenizer-only use).
     bool need_weights = true;
+    /// Take weights that synthetic.json describes; without this such a folder is refused.
+    bool synthetic = false;
 };
 
 /// With `model.safetensors.index.json` its shards are read, else `model.safetensors` alone; other
-/// files only if named in `extra_tensors`.
+/// files only if named in `extra_tensors`. With `synthetic` nothing but synthetic.json is read.
 ///
 /// errors  not_found: no directory, or no weights; io; invalid_argument: malformed config, index or
 ///         shard (file, tensor, found, expected)

@@ -16,21 +16,6 @@ constexpr int kMaxDepth = 4;                  // {name: {shape: [...]}} needs th
 
 using Json = nlohmann::json;  // sorted: the ordered form looks keys up one by one
 
-bool dtype_of(const std::string& name, DType* out) {
-    static const std::map<std::string, DType> kTypes = {
-        {"F32", DType::f32},      {"F16", DType::f16},      {"BF16", DType::bf16},
-        {"F8_E4M3", DType::e4m3}, {"F8_E8M0", DType::e8m0}, {"U8", DType::u8},
-        {"I8", DType::i8},        {"U16", DType::u16},      {"I16", DType::i16},
-        {"U32", DType::u32},      {"I32", DType::i32},      {"U64", DType::u64},
-        {"I64", DType::i64},      {"BOOL", DType::u8}};
-    const auto it = kTypes.find(name);
-    if (it == kTypes.end()) {
-        return false;
-    }
-    *out = it->second;
-    return true;
-}
-
 const char* dtype_text(DType t) {
     constexpr const char* kNames[] = {"F32", "F16", "BF16", "F8_E4M3", "F8_E8M0", "U8", "I8",
                                       "U16", "I16", "U32",  "I32",     "U64",     "I64"};
@@ -48,7 +33,7 @@ Status read_entry(const std::string& path, const std::string& name, const Json& 
     }
     out->name = name;
     const Json& dtype = v["dtype"];
-    if (!dtype.is_string() || !dtype_of(dtype.get<std::string>(), &out->dtype)) {
+    if (!dtype.is_string() || !safetensors_dtype(dtype.get<std::string>(), &out->dtype)) {
         return bad(
             format("unknown dtype {}",
                    cut_text(dtype.dump(-1, ' ', false, Json::error_handler_t::replace), 60)));
@@ -91,6 +76,21 @@ Status read_entry(const std::string& path, const std::string& name, const Json& 
 }
 
 }  // namespace
+
+bool safetensors_dtype(const std::string& name, DType* out) {
+    static const std::map<std::string, DType> kTypes = {
+        {"F32", DType::f32},      {"F16", DType::f16},      {"BF16", DType::bf16},
+        {"F8_E4M3", DType::e4m3}, {"F8_E8M0", DType::e8m0}, {"U8", DType::u8},
+        {"I8", DType::i8},        {"U16", DType::u16},      {"I16", DType::i16},
+        {"U32", DType::u32},      {"I32", DType::i32},      {"U64", DType::u64},
+        {"I64", DType::i64},      {"BOOL", DType::u8}};
+    const auto it = kTypes.find(name);
+    if (it == kTypes.end()) {
+        return false;
+    }
+    *out = it->second;
+    return true;
+}
 
 Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
                                                    Span<const uint8_t> head, uint64_t file_bytes) {

@@ -28,6 +28,9 @@ struct TensorEntry {
 Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
                                                    Span<const uint8_t> head, uint64_t file_bytes);
 
+/// The type that a header calls `name` ("BF16"); false: none is called so.
+bool safetensors_dtype(const std::string& name, DType* out);
+
 struct TensorOut {
     std::string name;
     DType dtype = DType::f32;

@@ -175,6 +175,11 @@ int main(int argc, char** argv) {
                      "solo: drafts on and off; streams: several at once; interleave: decoding "
                      "beside a prompt; turns: a conversation's second turn")
         ->check(CLI::IsMember({"solo", "streams", "interleave", "turns"}));
+    bench
+        ->add_option("--synthetic", bench_args.synthetic,
+                     "folder written by models/synthetic/make.py: times of windows, draft passes "
+                     "and chunks at a real geometry, with made-up weights")
+        ->excludes("--scenario");
     bench->add_option("--prompt-tokens", bench_args.prompt_tokens, "length of the prefill prompt")
         ->check(CLI::Range(2, 1 << 20));
     bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded")
@@ -187,7 +192,9 @@ int main(int argc, char** argv) {
     bench->footer(
         "floor = memory bandwidth measured in this run / bytes of weights that one token needs.");
     bench->callback([&] {
-        code = bench_args.scenario.empty() ? bench_verb(bench_args) : bench_scenario(bench_args);
+        code = !bench_args.synthetic.empty()  ? bench_synthetic(bench_args)
+               : !bench_args.scenario.empty() ? bench_scenario(bench_args)
+                                              : bench_verb(bench_args);
     });
 
     InspectArgs inspect_args;

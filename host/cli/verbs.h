@@ -40,11 +40,14 @@ int chat_verb(const ChatArgs& args);
 struct BenchArgs {
     ProfileArgs profile;
     std::string scenario;  ///< "": one request at a time; else solo, streams, interleave or turns
+    std::string synthetic;  ///< folder of a model without values
     int prompt_tokens = 2048, decode_tokens = 256, decode_prompt = 128, runs = 5;
 };
 int bench_verb(const BenchArgs& args);
 /// `bench --scenario`: each figure beside the same with the switch off, in one run.
 int bench_scenario(const BenchArgs& args);
+/// `bench --synthetic`: steps of a model whose weights are made up, without engine and text.
+int bench_synthetic(const BenchArgs& args);
 
 struct InspectArgs {
     std::string checkpoint;

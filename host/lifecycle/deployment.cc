@@ -322,6 +322,7 @@ Status Deployment::make_plan() {
     CheckpointOptions options;
     options.dir = model.text("checkpoint");
     options.extra_tensors = model.list("extra_tensors");
+    options.synthetic = synthetic_;
     TENON_TRY_CTX(open_checkpoint(options, checkpoint_.out()), "model.checkpoint");
     const std::string dir = profile_.bag("engram").text("dir");
     if (!dir.empty()) {

@@ -45,6 +45,8 @@ class Deployment {
 
     /// The log shows warnings and errors only (verbs whose output is their answer).
     void quiet() { quiet_ = true; }
+    /// Weights are described, not stored (`bench --synthetic`); before `plan`.
+    void synthetic() { synthetic_ = true; }
     /// Reads and validates the profile, loads plugins, sets the log up.
     Status open(const std::string& profile, const std::vector<std::string>& overrides);
     /// errors  unavailable: plugins or features that the profile names and this installation lacks
@@ -101,6 +103,7 @@ class Deployment {
     Profile profile_;
     int exit_code_ = kExitUsage;
     bool quiet_ = false;
+    bool synthetic_ = false;
     std::vector<std::string> chosen_;
     std::vector<Object*> created_;  // in order of creation
     Device* device_ = nullptr;

@@ -132,42 +132,56 @@ Status StepDriver::prefill(Span<const int32_t> ids, const Rows& logits) {
     return {};
 }
 
-Status StepDriver::decode(int32_t pending, int32_t* next) {
-    std::vector<int32_t> unused;
-    return decode_and_draft(pending, next, nullptr);
-}
-
-Status StepDriver::decode_and_draft(int32_t pending, int32_t* next, std::vector<int32_t>* drafts) {
+Status StepDriver::round(Span<const int32_t> tokens, bool draft, Round* out) {
     std::vector<plan::PageMap> maps;
     std::vector<int32_t> pages;
     TENON_TRY(ensure_pages(length_ + 1 + 2 * plan::kMaxWindowRows, &maps, &pages));
     plan::Window window;
     window.generation = generation_;
     window.position = length_;
-    plan::Draft draft;
-    draft.generation = generation_;
-    draft.rows = model_.info().draft_rows;
+    window.rows = static_cast<int32_t>(tokens.size);
+    plan::Draft pass;
+    pass.generation = generation_;
+    pass.rows = model_.info().draft_rows;
     StepPlan p;
     p.page_maps = maps;
     p.pages = pages;
-    p.tokens = Span<const int32_t>(&pending, 1);
+    p.tokens = tokens;
     p.windows = Span<const plan::Window>(&window, 1);
-    if (drafts != nullptr) {
-        p.drafts = Span<const plan::Draft>(&draft, 1);
+    if (draft) {
+        p.drafts = Span<const plan::Draft>(&pass, 1);
     }
     StepResult result;
     TENON_TRY(run(&p, &result));
     if (result.windows.size != 1 || result.windows[0].status != RowStatus::ok ||
-        result.windows[0].emitted != 1) {
+        result.windows[0].emitted < 1) {
         return error(Code::io,
                      "position {}: Engram rows could not be read or logits are not finite",
                      length_);
     }
-    *next = result.tokens[result.windows[0].tokens_off];
-    if (drafts != nullptr && result.drafts.size == 1) {
-        drafts->assign(result.drafts[0].tokens, result.drafts[0].tokens + result.drafts[0].count);
+    const int32_t* first = result.tokens.data + result.windows[0].tokens_off;
+    out->emitted.assign(first, first + result.windows[0].emitted);
+    out->drafts.clear();
+    if (draft && result.drafts.size == 1) {
+        const auto& found = result.drafts[0];
+        out->drafts.assign(found.tokens, found.tokens + found.count);
     }
-    ++length_;
+    length_ += result.windows[0].emitted;
+    return {};
+}
+
+Status StepDriver::decode(int32_t pending, int32_t* next) {
+    Round one;
+    TENON_TRY(round(Span<const int32_t>(&pending, 1), false, &one));
+    *next = one.emitted[0];
+    return {};
+}
+
+Status StepDriver::decode_and_draft(int32_t pending, int32_t* next, std::vector<int32_t>* drafts) {
+    Round one;
+    TENON_TRY(round(Span<const int32_t>(&pending, 1), true, &one));
+    *next = one.emitted[0];
+    *drafts = std::move(one.drafts);
     return {};
 }
 

@@ -21,6 +21,14 @@ class StepDriver {
     /// Runs prompt rows as chunks. With `logits` every row's logits are handed out; the model must
     /// offer ModelLogits.
     Status prefill(Span<const int32_t> ids, const Rows& logits);
+    /// A window over slot 0: the pending token and drafts behind it.
+    struct Round {
+        std::vector<int32_t> emitted;  ///< accepted drafts and the drawn token
+        std::vector<int32_t> drafts;   ///< what the drafter offers next; empty without a draft pass
+    };
+    /// Rows of `tokens` (1 to max_window_rows), then a draft pass if wanted. The length grows by
+    /// what was emitted.
+    Status round(Span<const int32_t> tokens, bool draft, Round* out);
     /// One decode row; the next token is the greedy one.
     Status decode(int32_t pending, int32_t* next);
     /// As decode, then a draft pass: the drafts after `next`.

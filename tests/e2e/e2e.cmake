@@ -13,4 +13,9 @@ if(TARGET tenon AND TARGET openai AND TARGET dsv41)
               ${PROJECT_SOURCE_DIR}/tests/fixtures/golden)
   set_tests_properties(e2e_cli_verbs PROPERTIES
       LABELS "protocol" TIMEOUT 300 ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
+  add_test(NAME e2e_synthetic
+      COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/e2e/synthetic.py $<TARGET_FILE:tenon>
+              ${PROJECT_SOURCE_DIR}/profiles/mini.toml ${PROJECT_SOURCE_DIR}/models/tenon-mini)
+  set_tests_properties(e2e_synthetic PROPERTIES
+      LABELS "protocol" TIMEOUT 300 ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
 endif()

@@ -48,9 +48,9 @@ get_property(plugin_targets GLOBAL PROPERTY TENON_PLUGIN_TARGETS)
 tenon_add_test(test_host
     SOURCES unit/host_checkpoint_test.cc unit/host_http_client_test.cc unit/host_lifecycle_test.cc
             unit/host_log_test.cc unit/host_memory_test.cc unit/host_metrics_test.cc unit/host_profile_test.cc
-            unit/host_registry_test.cc unit/host_units_test.cc
+            unit/host_registry_test.cc unit/host_synthetic_test.cc unit/host_units_test.cc
             ${PROJECT_SOURCE_DIR}/host/cli/http_client.cc
-    LINK tenon_host nlohmann_json::nlohmann_json)
+    LINK tenon_host tenon::testing nlohmann_json::nlohmann_json)
 add_dependencies(test_host ${fakes} ${plugin_targets})
 target_compile_definitions(test_host PRIVATE
     TENON_PROFILES="${PROJECT_SOURCE_DIR}/profiles"

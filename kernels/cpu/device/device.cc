@@ -34,7 +34,9 @@ class DoneEvent final : public Implements<DoneEvent, Event> {
 }  // namespace
 
 CpuDevice::CpuDevice(Host* host, const DeviceOptions& options)
-    : pool_(options.threads, host), simd_(!options.reference && simd_usable()) {
+    : pool_(options.threads, host),
+      simd_(!options.reference && simd_usable()),
+      total_(kernels::machine_memory().total) {
     context_.pool = &pool_;
     context_.workers = pool_.workers();
     Registry registry(&context_, simd_);
@@ -57,11 +59,10 @@ void* CpuDevice::query(StrView facet) noexcept {
 
 DeviceInfo CpuDevice::info() noexcept {
     DeviceInfo info;
-    const kernels::Memory m = kernels::machine_memory();
     info.unified_memory = true;
     info.cpu = true;
-    info.bytes_free = m.free;
-    info.bytes_total = m.total;
+    info.bytes_free = free_.get([] { return kernels::machine_memory().free; });
+    info.bytes_total = total_;
     info.threads = pool_.workers();
     set_text(info.name, "cpu");
     set_text(info.arch, simd_ ? simd_arch() : "cpu-reference");

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/context.h"
+#include "kernels/shared/lasting.h"
 #include "pool/pool.h"
 #include "tenon/compute.h"
 #include "tenon/host.h"
@@ -25,6 +26,7 @@ class CpuDevice final : public Device, public OpTable {
     void* query(StrView facet) noexcept override;
     void release() noexcept override { delete this; }
 
+    /// Cheap, for it is asked once a tensor: `bytes_free` may be a tenth of a second old.
     DeviceInfo info() noexcept override;
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override;
     Status create_stream(const StreamDesc& desc, Stream** out) noexcept override;
@@ -48,6 +50,8 @@ class CpuDevice final : public Device, public OpTable {
     Pool pool_;
     Context context_;
     bool simd_;
+    int64_t total_;  ///< bytes of the machine
+    kernels::Lasting free_;
     std::vector<OpEntry> ops_;
 };
 

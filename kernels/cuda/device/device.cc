@@ -92,14 +92,16 @@ void* CudaDevice::query(StrView facet) noexcept {
 
 DeviceInfo CudaDevice::info() noexcept {
     DeviceInfo info;
-    size_t free = 0;
-    size_t total = 0;
-    if (use_device(context_.device).ok()) {
-        static_cast<void>(cudaMemGetInfo(&free, &total));
-    }
     info.unified_memory = facts_.unified_memory;
     info.cpu = false;
-    info.bytes_free = static_cast<int64_t>(free);
+    info.bytes_free = free_.get([&] {
+        size_t free = 0;
+        size_t total = 0;
+        if (use_device(context_.device).ok()) {
+            static_cast<void>(cudaMemGetInfo(&free, &total));
+        }
+        return static_cast<int64_t>(free);
+    });
     info.bytes_total = facts_.memory_bytes;
     info.threads = 0;
     info.index = context_.device;

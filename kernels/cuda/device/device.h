@@ -6,6 +6,7 @@
 
 #include "common/context.h"
 #include "device/probe.h"
+#include "kernels/shared/lasting.h"
 #include "tenon/compute.h"
 #include "tenon/host.h"
 
@@ -21,6 +22,7 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
     void* query(StrView facet) noexcept override;
     void release() noexcept override { delete this; }
 
+    /// Cheap, for it is asked once a tensor: `bytes_free` may be a tenth of a second old.
     DeviceInfo info() noexcept override;
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override;
     Status create_stream(const StreamDesc& desc, Stream** out) noexcept override;
@@ -47,6 +49,7 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
     ~CudaDevice();
 
     GpuFacts facts_;
+    kernels::Lasting free_;  // the driver takes long to say
     Context context_;
     std::vector<OpEntry> ops_;
 };

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+// bench --synthetic: what a step of a model costs on this device, with weights that are made up.
+// Floor = weight bytes of the step / copy bandwidth of the device, both of the same run.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "host/checkpoint/strict_json.h"
+#include "host/checkpoint/synthetic.h"
+#include "host/cli/verbs.h"
+#include "host/lifecycle/deployment.h"
+#include "host/lifecycle/step_driver.h"
+#include "host/profile/units.h"
+
+namespace tenon::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kWarm = 3;
+constexpr int64_t kCopyBytes = int64_t{512} << 20;
+
+double median(std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return v.empty() ? 0 : v[v.size() / 2];
+}
+
+/// Weight bytes of steps, as whoever made the folder computed them: "window" by rows, "draft".
+Result<nlohmann::json> step_bytes(const std::string& dir) {
+    const std::string path = dir + "/" + kSyntheticFile;
+    std::ifstream file(path);
+    if (!file) {
+        return error(Code::not_found,
+                     "{}: cannot be opened: {}; models/synthetic/make.py writes it", path,
+                     std::strerror(errno));
+    }
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    TENON_ASSIGN(nlohmann::json json, parse_strict_json(path + ":", text, 4));
+    nlohmann::json bytes = json.value("bytes", nlohmann::json::object());
+    const bool right = bytes.is_object() && bytes.contains("window") &&
+                       bytes["window"].is_object() && bytes.contains("draft") &&
+                       bytes["draft"].is_number_unsigned();
+    if (!right) {
+        return error(Code::invalid_argument,
+                     "{}: expected an object 'bytes' with 'window' and 'draft'", path);
+    }
+    return bytes;
+}
+
+/// Bytes a second that a copy on the device reads and writes.
+Status copy_bandwidth(Device& device, HostServices& host, double* out) {
+    Ref<Buffer> from, to;
+    Ref<Stream> stream;
+    TENON_TRY(device.allocate({kCopyBytes, 256, BufferKind::device, "bench"}, from.out()));
+    TENON_TRY(device.allocate({kCopyBytes, 256, BufferKind::device, "bench"}, to.out()));
+    TENON_TRY(device.create_stream({"bench"}, stream.out()));
+    const TensorView src = make_view(from->data(), DType::u8, {kCopyBytes}, from->place());
+    const TensorView dst = make_view(to->data(), DType::u8, {kCopyBytes}, to->place());
+    for (int run = 0; run < 4; ++run) {  // the first one touches the pages
+        const int64_t begin = host.now_us();
+        for (int i = 0; i < 4; ++i) {
+            TENON_TRY(device.copy(dst, src, *stream));
+        }
+        TENON_TRY(device.synchronize(*stream));
+        const auto us = static_cast<double>(std::max<int64_t>(1, host.now_us() - begin));
+        *out = std::max(run == 0 ? 0 : *out, 8.0 * kCopyBytes / us * 1e6);
+    }
+    return {};
+}
+
+class SyntheticBench {
+  public:
+    SyntheticBench(Deployment& d, HostServices& host, int runs)
+        : info_(d.info()),
+          known_(std::min(d.info().vocab, d.model()->text().info().vocab)),
+          request_(d.request()),
+          host_(host),
+          runs_(runs),
+          driver_(*d.model(), d.request()) {}
+
+    Status run(const nlohmann::json& bytes, double bandwidth, Json* report) {
+        TENON_TRY(chunks(report));
+        (*report)["context_before_windows"] = driver_.length();
+        Json rounds = Json::array();
+        for (const int32_t rows : {1, 2, 4, 6, 8, 12, 16}) {
+            const std::string key = std::to_string(rows);
+            if (rows > info_.max_window_rows || !bytes["window"].contains(key)) {
+                continue;
+            }
+            const double window_bytes = bytes["window"][key].get<double>();
+            double alone = 0;
+            TENON_TRY(windows(rows, false, &alone));
+            Json line = {{"rows", rows}, {"window", timed(alone, window_bytes, bandwidth)}};
+            if (info_.draft_rows > 0) {
+                double both = 0;
+                TENON_TRY(windows(rows, true, &both));
+                line["window_and_draft"] =
+                    timed(both, window_bytes + bytes["draft"].get<double>(), bandwidth);
+            }
+            rounds.push_back(line);
+        }
+        (*report)["rounds"] = rounds;
+        return {};
+    }
+
+  private:
+    static Json timed(double us, double bytes, double bandwidth) {
+        const double floor_us = bytes / bandwidth * 1e6;
+        return {{"us", us}, {"bytes", bytes}, {"floor_us", floor_us}, {"share", floor_us / us}};
+    }
+    std::vector<int32_t> ids(int64_t n) {
+        std::vector<int32_t> out(static_cast<size_t>(n));
+        for (int32_t& id : out) {
+            state_ = state_ * 1664525U + 1013904223U;
+            id = 3 +
+                 static_cast<int32_t>((state_ >> 8) % 100'000U % static_cast<uint32_t>(known_ - 3));
+        }
+        return out;
+    }
+
+    /// Whole chunks, one after the other; the first one is not counted.
+    Status chunks(Json* report) {
+        const int64_t rows = info_.max_chunk_rows;
+        // Windows of all measurements need room behind the chunks.
+        const int64_t room = 14 * (kWarm + runs_) * int64_t{info_.max_window_rows + 1};
+        const int64_t count = std::min<int64_t>(1 + runs_, (request_.context_tokens - room) / rows);
+        if (count < 2) {
+            return error(Code::invalid_argument,
+                         "model.context_tokens = {}: {} chunks of {} rows and {} rows of windows "
+                         "need {}; raise it, or lower --runs or engine.chunk_rows",
+                         request_.context_tokens, 2, rows, room, 2 * rows + room);
+        }
+        TENON_TRY(driver_.open());
+        std::vector<double> us;
+        for (int64_t i = 0; i < count; ++i) {
+            const std::vector<int32_t> prompt = ids(rows);
+            const int64_t begin = host_.now_us();
+            TENON_TRY(driver_.prefill(prompt, nullptr));
+            us.push_back(static_cast<double>(host_.now_us() - begin));
+        }
+        us.erase(us.begin());
+        (*report)["chunk"] = {{"rows", rows},
+                              {"us", median(us)},
+                              {"tokens_per_s", static_cast<double>(rows) / median(us) * 1e6}};
+        return {};
+    }
+
+    Status windows(int32_t rows, bool draft, double* out) {
+        std::vector<double> us;
+        for (int i = 0; i < kWarm + runs_; ++i) {
+            const std::vector<int32_t> tokens = ids(rows);
+            StepDriver::Round round;
+            const int64_t begin = host_.now_us();
+            TENON_TRY(driver_.round(tokens, draft, &round));
+            if (i >= kWarm) {
+                us.push_back(static_cast<double>(host_.now_us() - begin));
+            }
+        }
+        *out = median(us);
+        return {};
+    }
+
+    ModelInfo info_;
+    int32_t known_;  ///< ids of the tokenizer: others are no tokens to Engram
+    ModelRequest request_;
+    HostServices& host_;
+    int runs_;
+    StepDriver driver_;
+    uint32_t state_ = 12345;
+};
+
+void print(const Json& report) {
+    const auto num = [](const Json& j) { return j.get<double>(); };
+    std::printf("%s on %s: copies of 512 MiB run at %.0f GB/s\n",
+                report["synthetic"].get<std::string>().c_str(),
+                report["device"].get<std::string>().c_str(),
+                num(report["copy_bytes_per_s"]) * 1e-9);
+    std::printf("load       %9.2f s\n", num(report["load_s"]));
+    std::printf("chunk      %9.0f us  %ld rows, %.0f tok/s\n", num(report["chunk"]["us"]),
+                report["chunk"]["rows"].get<long>(), num(report["chunk"]["tokens_per_s"]));
+    std::printf("rows     window us   floor us  share   with drafts us   floor us  share\n");
+    for (const Json& r : report["rounds"]) {
+        const Json& w = r["window"];
+        std::printf("%4d %13.1f %10.1f %5.0f %%", r["rows"].get<int>(), num(w["us"]),
+                    num(w["floor_us"]), num(w["share"]) * 100);
+        if (r.contains("window_and_draft")) {
+            const Json& b = r["window_and_draft"];
+            std::printf(" %16.1f %10.1f %5.0f %%", num(b["us"]), num(b["floor_us"]),
+                        num(b["share"]) * 100);
+        }
+        std::printf("\n");
+    }
+    std::printf(
+        "floor = weight bytes of the step (experts: expected number of distinct ones) / copy "
+        "bandwidth; state and Engram rows are left out.\n");
+}
+
+}  // namespace
+
+int bench_synthetic(const BenchArgs& args) {
+    HostServices host;
+    Deployment d(host);
+    d.quiet();
+    d.synthetic();
+    Json report = Json::object();
+    bool loaded = false;
+    const auto work = [&]() -> Status {
+        const std::string dir = std::filesystem::absolute(args.synthetic).string();
+        TENON_ASSIGN(const nlohmann::json bytes, step_bytes(dir));
+        std::vector<std::string> set = args.profile.set;
+        set.push_back("model.checkpoint=\"" + dir + "\"");
+        set.push_back("model.extra_tensors=[]");
+        set.push_back("engram.dir=\"" + dir + "/engram\"");
+        const int64_t begin = host.now_us();
+        TENON_TRY(d.open(args.profile.profile, set));
+        TENON_TRY(d.require_plugins());
+        TENON_TRY(d.create());
+        TENON_TRY(d.plan());
+        TENON_TRY(d.check_fit());
+        TENON_TRY(d.load());
+        CostTable costs;
+        TENON_TRY(d.model()->warm_up({}, &costs));
+        loaded = true;
+        report["synthetic"] = args.synthetic;
+        report["device"] = std::string(d.device()->info().name);
+        report["load_s"] = static_cast<double>(host.now_us() - begin) * 1e-6;
+        double bandwidth = 0;
+        TENON_TRY(copy_bandwidth(*d.device(), host, &bandwidth));
+        report["copy_bytes_per_s"] = bandwidth;
+        return SyntheticBench(d, host, args.runs).run(bytes, bandwidth, &report);
+    };
+    const Status status = guard(work);
+    if (!status.ok()) {
+        const bool early = !loaded && d.exit_code() != kExitOk;
+        return fail(early ? d.exit_code() : exit_code_of(status.code(), kExitUsage),
+                    status.message().str());
+    }
+    if (args.profile.json) {
+        std::cout << report.dump() << '\n';
+    } else {
+        print(report);
+    }
+    return kExitOk;
+}
+
+}  // namespace tenon::cli
