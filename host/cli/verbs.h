@@ -39,7 +39,7 @@ int chat_verb(const ChatArgs& args);
 
 struct BenchArgs {
     ProfileArgs profile;
-    std::string scenario;  ///< "": one request at a time; else solo, streams, interleave or turns
+    std::string scenario;   ///< "": one request at a time; else solo, streams, interleave or turns
     std::string synthetic;  ///< folder of a model without values
     int prompt_tokens = 2048, decode_tokens = 256, decode_prompt = 128, runs = 5;
 };
