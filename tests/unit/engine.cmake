@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The engine on a scripted model: wire form, planner, mirror, replies, ends, memory.
-add_library(tenon_fakes STATIC fakes/scripted_codec.cc fakes/scripted_model.cc)
+add_library(tenon_fakes STATIC fakes/scripted_codec.cc fakes/scripted_model.cc
+            fakes/scripted_rows.cc)
 target_include_directories(tenon_fakes PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(tenon_fakes PUBLIC tenon::sdk PRIVATE tenon_compile nlohmann_json::nlohmann_json)
 
