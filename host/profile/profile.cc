@@ -301,10 +301,15 @@ class CrossChecks {
     Profile& profile_;
 };
 
+/// Front ends and grammars work on rank 0 alone, so ranks need not name the same plugin.
+bool is_shared(PluginKind kind) {
+    return kind != PluginKind::frontend && kind != PluginKind::constraint;
+}
+
 std::string digest_of(const Profile& profile) {
     std::string text;
     for (const auto& s : profile.sections) {
-        if (s->spec->has_plugin) {
+        if (s->spec->has_plugin && is_shared(s->spec->kind)) {
             text += format("{}.plugin={}\n", s->spec->name, s->plugin);
         }
         for (const OptionBag::Row& row : s->bag.rows()) {

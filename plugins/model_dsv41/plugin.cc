@@ -19,14 +19,11 @@ const OptionSpec kOptions[] = {
      OptionTag::agree},
     {"candidates_only", OptionType::boolean, "false",
      "send only the top candidates of logits between ranks", 0, 0, nullptr, OptionTag::agree},
-    {"thinking", OptionType::boolean, "true", "replies think unless the request says otherwise", 0,
-     0, nullptr, OptionTag::agree},
-    {"effort", OptionType::integer, "75", "default reasoning effort", 1, 100, nullptr,
-     OptionTag::agree},
-    {"efforts", OptionType::table, nullptr, "names of efforts, like { low = 50, max = 100 }", 0, 0,
-     nullptr, OptionTag::agree},
+    {"thinking", OptionType::boolean, "true", "replies think unless the request says otherwise"},
+    {"effort", OptionType::integer, "75", "default reasoning effort", 1, 100},
+    {"efforts", OptionType::table, nullptr, "names of efforts, like { low = 50, max = 100 }"},
     {"text_specials", OptionType::boolean, "false",
-     "special strings in user text become control tokens", 0, 0, nullptr, OptionTag::agree},
+     "special strings in user text become control tokens"},
 };
 
 const Need kNeeds[] = {

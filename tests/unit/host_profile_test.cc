@@ -68,6 +68,19 @@ TEST(Profile, The_digest_follows_keys_that_ranks_share_and_no_others) {
     EXPECT_NE(resolve(folder, kGood, {"model.slots=2"})->digest, base);
     EXPECT_EQ(resolve(folder, kGood, {"compute.threads=1"})->digest, base);
     EXPECT_EQ(resolve(folder, kGood, {"log.level=debug"})->digest, base);
+    EXPECT_EQ(resolve(folder, kGood, {"model.thinking=false"})->digest, base);
+}
+
+TEST(Profile, The_digest_does_not_see_which_front_ends_a_rank_has) {
+    testing::TempFolder folder;
+    const std::string base = resolve(folder, kGood)->digest;
+    auto serving = resolve(folder, std::string(kGood) + "frontend = [{ plugin = \"openai\" }]\n");
+    auto interleaved =
+        resolve(folder, std::string(kGood) + "overlay = [{ plugin = \"prefill_interleave\" }]\n");
+
+    ASSERT_TRUE(serving.ok() && interleaved.ok());
+    EXPECT_EQ(serving->digest, base);
+    EXPECT_NE(interleaved->digest, base);
 }
 
 TEST(Profile, Overrides_win_and_are_checked_like_the_file) {
