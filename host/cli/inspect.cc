@@ -33,7 +33,8 @@ class Formats {
             }
         }
         if (device_ == nullptr) {
-            return error(Code::unavailable, "no compute plugin 'cpu' is installed");
+            return error(Code::unavailable,
+                         "no compute plugin 'cpu' is installed (tenon plugins lists all)");
         }
         TENON_TRY(device_->create_stream({"inspect", 0}, stream_.out()));
         for (const FoundComponent& f : registry_.all(PluginKind::quant)) {

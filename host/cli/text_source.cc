@@ -33,7 +33,8 @@ Status TextSource::open_folder(const std::string& folder) {
         Object* object = nullptr;
         TENON_TRY(f.component->create(host_, bag.view("[model]"), &object));
         auto* family = facet_of<ModelFamily>(object);
-        Status status = family == nullptr ? error(Code::unavailable, "no model family")
+        Status status = family == nullptr ? error(Code::unavailable, "does not offer the facet {}",
+                                                  ModelFamily::kFacet)
                                           : family->open_text(*checkpoint_, &codec_);
         if (status.ok()) {
             options_ = std::move(bag);

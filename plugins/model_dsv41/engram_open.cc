@@ -90,7 +90,8 @@ Status EngramReader::fetch_probes(int64_t table, const std::vector<int64_t>& row
     TENON_TRY(fetch(t, fetch_ids_.data(), count, records->data(), &pending));
     TENON_TRY(finish(t, &pending, count, kProbeTimeoutUs, &any));
     if (any) {
-        return error(Code::io, "self-test: a row could not be read");
+        return error(Code::io, "self-test: a known row of layer {}'s table could not be read",
+                     config_->engram.layers[static_cast<size_t>(table)]);
     }
     return {};
 }
