@@ -83,7 +83,7 @@ class Scenario {
             const Json request = {
                 {"messages", Json::array({{{"role", "user"}, {"content", text}}})}};
             Ref<Prompt> prompt;
-            TENON_TRY(local_.engine().text().render(request.dump(), prompt.out()));
+            TENON_TRY(local_.engine().render(request.dump(), 0, prompt.out()));
             const Span<const int32_t> ids = prompt->ids();
             chats_.emplace_back(ids.begin(), ids.end());
             Ids& random = random_prompts_.emplace_back(ids.size);

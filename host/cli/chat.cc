@@ -27,7 +27,7 @@ std::string dumped(const Json& json) {
 
 Status ask_engine(LocalEngine& local, const Json& request, const Show& show, std::string* answer) {
     Ref<Prompt> prompt;
-    TENON_TRY(local.engine().text().render(dumped(request), prompt.out()));
+    TENON_TRY(local.engine().render(dumped(request), 0, prompt.out()));
     const EngineInfo info = local.engine().info();
     RequestDesc desc;
     desc.tokens = prompt->ids();

@@ -20,6 +20,9 @@ int check_deployment(Deployment& d, bool strict) {
     for (const Lack& lack : lacks) {
         std::printf("missing   %s\n", lack.text.c_str());
     }
+    for (const std::string& line : d.profile().ineffective) {
+        std::printf("no effect %s\n", line.c_str());
+    }
     if (!lacks.empty()) {
         std::printf("not planned: %d things are missing on this machine\n",
                     static_cast<int>(lacks.size()));
@@ -82,6 +85,9 @@ int serve_verb(const ProfileArgs& args, const std::string& record) {
     if (args.rank >= world) {
         return fail(kExitUsage,
                     format("{}: rank {}, but cluster.world = {}", args.profile, args.rank, world));
+    }
+    for (const std::string& line : d.profile().ineffective) {
+        log_line(LogLevel::warn, "profile", line);
     }
     SignalThread signals;
     const auto load = [&]() -> Status {

@@ -23,6 +23,12 @@ class Forward final : public ReplyEvents {
     explicit Forward(Reply& reply) : reply_(reply) {}
 
     void on_event(const ReplyEvent& event) noexcept override {
+        if (reply_.turn) {
+            // Out of memory for it, the next turn is written in its canonical form.
+            if (!guard([&] { reply_.turn->add(event); }).ok()) {
+                reply_.turn.reset();
+            }
+        }
         SinkEvent out;
         out.reply = reply_.reply;
         out.index = event.index;
@@ -184,6 +190,11 @@ Status Delivery::send_tokens(Reply& reply, const DeliveryItem& item) {
         return {};
     }
     const int32_t* const end = ids.begin() + item.text_count;
+    if (reply.turn) {
+        // An end token inside a reply (ignore_eos) is no text, so no client can send it back.
+        reply.turn->is_odd |= std::find(ids.begin(), end, eos_) != end;
+        reply.turn->ids.insert(reply.turn->ids.end(), ids.begin(), end);
+    }
     for (const int32_t* at = ids.begin(); at != end;) {
         const int32_t* const stop = std::find(at, end, eos_);
         if (at != stop) {
@@ -202,6 +213,21 @@ void Delivery::fail_text(Reply& reply, const Status& status) {
               format("reply text request={} error={}", reply.request, status.message()));
 }
 
+/// Before the terminal event, so that whoever saw it can send the next turn.
+void Delivery::keep_turn(Reply& reply, EndCause cause, ReplyEnd how) {
+    const std::unique_ptr<RecordedTurn> turn = std::move(reply.turn);
+    // A stop string cuts the text inside of what was sampled.
+    if (!turn || replay_ == nullptr || cause != EndCause::complete ||
+        how == ReplyEnd::stop_string) {
+        return;
+    }
+    const Status status = guard([&] { replay_->put(*turn); });
+    if (!status.ok()) {
+        host_.log(LogLevel::warn, "engine",
+                  format("replay memory request={} error={}", reply.request, status.message()));
+    }
+}
+
 void Delivery::send_end(Reply& reply, const DeliveryItem& item) {
     EndCause cause = item.cause;
     Forward forward(reply);
@@ -213,6 +239,7 @@ void Delivery::send_end(Reply& reply, const DeliveryItem& item) {
     } else if (reply.events_lost && cause == EndCause::complete) {
         cause = EndCause::slow_client;
     }
+    keep_turn(reply, cause, item.how);
     reply.timings.reasoning_tokens = reply.text->reasoning_tokens();
     const std::array<uint8_t, 32> sha = reply.sha.finish();
     std::memcpy(reply.timings.token_sha, sha.data(), sha.size());

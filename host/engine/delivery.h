@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "host/engine/engine_metrics.h"
+#include "host/engine/replay_memory.h"
 #include "host/engine/request.h"
 #include "host/engine/rings.h"
 #include "host/engine/wake_event.h"
@@ -37,6 +38,8 @@ class Delivery {
              std::shared_ptr<WakeEvent> engine_wake);
     ~Delivery();
 
+    /// Where finished turns go; borrowed, null = nowhere. Before `start`.
+    void set_replay(ReplayMemory* memory) { replay_ = memory; }
     void start();
     /// Delivers what is queued, then ends the thread.
     void stop();
@@ -66,6 +69,7 @@ class Delivery {
     void run();
     void deliver(const DeliveryItem& item);
     Status send_tokens(Reply& reply, const DeliveryItem& item);
+    void keep_turn(Reply& reply, EndCause cause, ReplyEnd how);
     void fail_text(Reply& reply, const Status& status);
     void send_end(Reply& reply, const DeliveryItem& item);
     void observe(const Reply& reply, EndCause cause);
@@ -75,6 +79,7 @@ class Delivery {
     const uint64_t reserve_;
     const int32_t eos_;
     std::shared_ptr<WakeEvent> engine_wake_;
+    ReplayMemory* replay_ = nullptr;
     EntryRing<DeliveryItem> items_;
     RunRing<int32_t> ids_;
     RunRing<TokenLogprob> logprobs_;

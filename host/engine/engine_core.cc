@@ -488,7 +488,21 @@ void EngineCore::publish() {
         slot.length = info.length;
         slot.prompt = static_cast<int64_t>(info.spec->prompt.size);
         slot.emitted = info.emitted;
-        slot.age_us = s.last_step_age_us - info.spec->arrival_us;
+        const Reply& reply = reply_of(*info.spec);
+        slot.reply = reply.reply;
+        slot.priority =
+            static_cast<uint32_t>(reply.background ? Priority::background : Priority::foreground);
+        slot.max_new = reply.max_new;
+        slot.cached = reply.timings.cached_tokens;
+        slot.rounds = reply.timings.rounds;
+        slot.drafted = reply.timings.drafted;
+        slot.accepted = reply.timings.accepted;
+        const int64_t now = s.last_step_age_us;
+        const int64_t first = reply.first_us > 0 ? reply.first_us : now;
+        slot.age_us = now - reply.arrival_us;
+        slot.queue_us = reply.admitted_us - reply.arrival_us;
+        slot.prefill_us = first - reply.admitted_us;
+        slot.decode_us = now - first;
         ++s.running;
         s.decoding += info.state == SlotState::decoding ? 1 : 0;
         s.prefilling += info.state == SlotState::prefilling ? 1 : 0;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "host/engine/engine_core.h"
+#include "host/engine/replay_memory.h"
 #include "host/engine/request_check.h"
 
 namespace tenon {
@@ -128,6 +129,14 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
     entries[2].count = settings.slots;
     entries[2].bytes = 3 * settings.slots * engine::TokenHistory::bytes(c.context_tokens);
     entries[2].note = "tokens of each slot and parked reply, with an index for copies";
+    if (settings.replay_bytes > 0) {
+        MemoryEntry& replay = entries.emplace_back();
+        replay.tag = "replay";
+        replay.place = PlanPlace::host;
+        replay.count = 1;
+        replay.bytes = settings.replay_bytes;
+        replay.note = "ids of earlier replies";
+    }
     if (c.snapshot_cells > 0) {
         MemoryEntry& index = entries.emplace_back();
         index.tag = "prefix.index";
@@ -152,6 +161,7 @@ struct EngineLoop::Impl {
           metrics(h),
           wake(std::make_shared<engine::WakeEvent>()),
           queue(static_cast<size_t>(c.slots + c.max_waiting)),
+          replay(settings.replay_bytes, m.text().info().think_close),
           delivery(h, metrics, c.slots + c.max_waiting, m.text().info().eos, wake),
           core({m, h, delivery, metrics, queue, settings.recorder}, c, overlays) {
         const TextInfo text = m.text().info();
@@ -163,6 +173,8 @@ struct EngineLoop::Impl {
         limits.default_max_tokens = settings.sampling.max_tokens;
         limits.clamp_max_tokens = settings.clamp_max_tokens;
         limits.seed_salt = settings.sampling.seed_salt;
+        limits.records_turns = replay.enabled();
+        delivery.set_replay(&replay);
         for (const std::string& alias : settings.aliases) {
             aliases.emplace_back(alias);
         }
@@ -184,6 +196,7 @@ struct EngineLoop::Impl {
     engine::EngineMetrics metrics;
     std::shared_ptr<engine::WakeEvent> wake;
     engine::SubmitQueue queue;
+    engine::ReplayMemory replay;
     engine::Delivery delivery;
     engine::EngineCore core;
     std::atomic<uint64_t> next_id{1};
@@ -443,6 +456,23 @@ void EngineLoop::stats(EngineStats* out) noexcept {
     const uint32_t bytes = std::min<uint32_t>(out->struct_size, sizeof s);
     s.struct_size = out->struct_size;
     std::memcpy(static_cast<void*>(out), &s, bytes);
+}
+
+uint64_t EngineLoop::cache_salt(StrView key, StrView wish) noexcept {
+    return engine::caller_salt(impl_->settings.salt_by_key ? key.view() : std::string_view(), wish);
+}
+
+Status EngineLoop::render(StrView request_json, uint64_t cache_salt, Prompt** out) noexcept {
+    return guard([&]() -> Status {
+        TextCodec& codec = impl_->model.text();
+        if (!impl_->replay.enabled()) {
+            return codec.render(request_json, out);
+        }
+        engine::ReplayLookup lookup(impl_->replay, cache_salt);
+        TENON_TRY(codec.render_with(request_json, lookup, out));
+        impl_->metrics.replayed_turns->add(static_cast<double>(lookup.hits()));
+        return {};
+    });
 }
 
 int32_t EngineLoop::retry_after_s() noexcept {

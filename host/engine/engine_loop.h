@@ -55,6 +55,8 @@ class EngineLoop final : public Engine {
     TextCodec& text() noexcept override;
     Status submit(const RequestDesc& request, ReplySink** out) noexcept override;
     void stats(EngineStats* out) noexcept override;
+    uint64_t cache_salt(StrView key, StrView wish) noexcept override;
+    Status render(StrView request_json, uint64_t cache_salt, Prompt** out) noexcept override;
     int32_t retry_after_s() noexcept override;
 
     void* query(StrView facet) noexcept override;

@@ -41,6 +41,8 @@ EngineMetrics::EngineMetrics(Host& host) {
         make(host, kCounter, "client_disconnections_total", "Replies whose client went away");
     slot_failures =
         make(host, kCounter, "slot_failures_total", "Replies ended by a storage or numeric error");
+    replayed_turns = make(host, kCounter, "replayed_turns_total",
+                          "Assistant turns of prompts written as the ids they were sampled as");
     latency = make(host, kHistogram, "request_latency_seconds", "From submit to the last token");
     first_token =
         make(host, kHistogram, "time_to_first_token_seconds", "From submit to the first token");

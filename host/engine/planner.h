@@ -205,6 +205,7 @@ class Planner {
 
     // Prefix reuse (planner_prefix.cc).
     PrefixCache::Hit look_up(const SequenceSpec& spec);
+    bool awaits_reply(const SequenceSpec& spec, const PrefixCache::Hit& hit);
     void plan_pass(Slot& slot, const PrefixCache::Hit& hit);
     int64_t next_target(const Slot& slot) const;
     bool may_keep(const SequenceSpec& spec, int64_t at) const;

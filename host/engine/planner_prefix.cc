@@ -49,6 +49,14 @@ PrefixCache::Hit Planner::look_up(const SequenceSpec& spec) {
     return cache_.best(symbols_of(spec), spec.prompt_rows(), strict);
 }
 
+/// The next turn of a reply whose state the step in flight saves: one step later it finds it.
+bool Planner::awaits_reply(const SequenceSpec& spec, const PrefixCache::Hit& hit) {
+    const bool strict =
+        config_.info.numeric_classes > 1 && (config_.prefix_strict || spec.strict_prefix);
+    return !spec.no_prefix &&
+           cache_.comes_deeper(symbols_of(spec), spec.prompt_rows(), strict, hit);
+}
+
 /// The borders worth a cut, nearest to the end first, the end of the system part always.
 void Planner::plan_pass(Slot& s, const PrefixCache::Hit& hit) {
     const SequenceSpec& spec = *s.spec;

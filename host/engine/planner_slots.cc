@@ -55,6 +55,9 @@ void Planner::admit(int64_t now_us) {
             return;  // every live slot may have to be parked
         }
         const PrefixCache::Hit hit = look_up(spec);
+        if (awaits_reply(spec, hit)) {
+            return;
+        }
         if (join(waiting_[next], hit, now_us)) {
             --i;
             continue;

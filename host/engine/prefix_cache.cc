@@ -46,6 +46,16 @@ PrefixCache::Hit PrefixCache::best(const SymbolRun& run, int64_t last, bool prom
     return hit;
 }
 
+bool PrefixCache::comes_deeper(const SymbolRun& run, int64_t last, bool prompt_class_only,
+                               const Hit& hit) {
+    return std::any_of(pending_.begin(), pending_.end(), [&](const Pending& p) {
+        const Cut* c = find(p.cut);
+        return c != nullptr && !p.by_chunk && c->at > hit.at && c->at <= last &&
+               c->min_target <= last && (c->prompt_class || !prompt_class_only) &&
+               index_.begins_with(run, p.cut.id);
+    });
+}
+
 void PrefixCache::touch(const CutRef& ref, uint64_t step) {
     if (find(ref) != nullptr) {
         Cut& c = index_.cut(ref.id);

@@ -44,6 +44,10 @@ class PrefixCache {
     /// `prompt_class_only`: skips cuts with generated rows below (only with two numeric classes).
     Hit best(const SymbolRun& run, int64_t last, bool prompt_class_only);
 
+    /// The step in flight saves a reply from which this run can go on, deeper than `hit`: after the
+    /// step a look-up finds it.
+    bool comes_deeper(const SymbolRun& run, int64_t last, bool prompt_class_only, const Hit& hit);
+
     const Cut* find(const CutRef& ref) const;
     /// Counts a restore in `step`.
     void touch(const CutRef& ref, uint64_t step);

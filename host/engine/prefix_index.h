@@ -72,6 +72,11 @@ class PrefixIndex {
     /// remembered. False: the table of image keys is full.
     bool write_symbols(int32_t id, const SymbolRun& run, int64_t from);
 
+    /// The run begins with all of the cut's symbols, linked or not.
+    bool begins_with(const SymbolRun& run, int32_t id) {
+        return cut(id).salt == run.salt && common(cut(id), 0, encode(run)) == cut(id).at;
+    }
+
     /// Finds the cut's place by its symbols and links it. Another live cut with the same symbols
     /// and position is returned: then nothing was linked. -1 = linked.
     int32_t link(int32_t id);

@@ -13,6 +13,7 @@
 #include "host/engine/sequence.h"
 #include "host/engine/sha256.h"
 #include "host/engine/sink_ring.h"
+#include "host/engine/turn_key.h"
 #include "host/engine/wake_event.h"
 
 namespace tenon::engine {
@@ -33,6 +34,7 @@ struct Reply : SequenceSpec {
     // Delivery thread.
     std::unique_ptr<ReplyText> text;
     Sha256 sha;
+    std::unique_ptr<RecordedTurn> turn;  ///< null: the replay memory does not take it
     bool text_failed = false;
     bool events_lost = false;
 };

@@ -214,6 +214,18 @@ Status check_request(const RequestDesc& d, const RequestLimits& limits) {
     return {};
 }
 
+namespace {
+
+/// Whether the next turn can repeat the reply: a chat's, from the header on. Image rows have one
+/// token id whatever they show, so prompts with images are left out.
+bool records_turn(const RequestDesc& d, const RequestLimits& limits) {
+    const bool from_header =
+        d.parser.start == ReplyStart::reasoning || d.parser.start == ReplyStart::content;
+    return limits.records_turns && (d.flags & kRawText) == 0 && from_header && d.images.empty();
+}
+
+}  // namespace
+
 Result<Request*> make_request(const RequestDesc& d, const RequestLimits& limits, TextCodec& codec,
                               uint64_t id, int64_t now_us, std::shared_ptr<WakeEvent> wake) {
     TENON_TRY(check_request(d, limits));
@@ -269,6 +281,13 @@ Result<Request*> make_request(const RequestDesc& d, const RequestLimits& limits,
         config = ReplyParserConfig{};
         config.stops = d.stops;
     }
+    const bool records = records_turn(d, limits);
+    Digest before{};
+    if (records) {
+        Sha256 sha = prompt_sha(d.cache_salt);
+        sha.add_ids(d.tokens.subspan(0, d.tokens.size - 1));
+        before = sha.finish();
+    }
     for (Reply& reply : r.replies()) {
         const auto j = static_cast<uint64_t>(reply.reply);
         reply.arrival_us = now_us;
@@ -290,6 +309,11 @@ Result<Request*> make_request(const RequestDesc& d, const RequestLimits& limits,
         reply.drafts_allowed = (d.flags & kDraftsAllowed) != 0;
         reply.timings.seed = seed + j;
         reply.timings.prompt_tokens = static_cast<int64_t>(d.tokens.size);
+        if (records) {
+            reply.turn = std::make_unique<RecordedTurn>();
+            reply.turn->prompt = before;
+            reply.turn->starts_reasoning = d.parser.start == ReplyStart::reasoning;
+        }
         if (config.call_id_seed != 0 && j > 0) {
             ++config.call_id_seed;
         }

@@ -17,6 +17,7 @@ struct RequestLimits {
     bool images = false;  ///< the model encodes images
     int64_t default_max_tokens = 32768;
     bool clamp_max_tokens = false;
+    bool records_turns = false;  ///< chat replies go into the replay memory
     std::string seed_salt;
 };
 

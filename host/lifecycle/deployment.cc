@@ -450,6 +450,8 @@ EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     s.bounded_replay = !request.replay_exact;
     s.image_states = media_ != nullptr && media_->keeps_states();
     s.prefix_strict = profile_.bag("prefix").flag("strict");
+    s.salt_by_key = profile_.bag("prefix").text("scope") == "key";
+    s.replay_bytes = profile_.bag("prefix").integer("replay_budget");
     s.join_wait_us = engine.integer("join_wait");
     s.max_queued = static_cast<int32_t>(engine.integer("max_queued"));
     s.clamp_max_tokens = engine.flag("clamp_max_tokens");

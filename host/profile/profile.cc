@@ -241,6 +241,7 @@ class CrossChecks {
         if (profile_.bag("model").is_set("rank_files")) {
             lacks("model", "rank_files", "writes and reads no rank files");
         }
+        find_ineffective();
         return {};
     }
 
@@ -256,6 +257,42 @@ class CrossChecks {
     void lacks(const char* section, const char* key, const char* what) {
         profile_.missing.push_back(
             format("{}: {} in [{}]: this build {}", place(section, key), key, section, what));
+    }
+
+    void find_ineffective() {
+        const auto note = [this](const char* section, const char* key, const char* why) {
+            profile_.ineffective.push_back(
+                format("{}: {} in [{}] {}", place(section, key), key, section, why));
+        };
+        const OptionBag& engine = profile_.bag("engine");
+        if (profile_.bag("engram").integer("lanes") > 1) {
+            note("engram", "lanes", "changes nothing: this version reads with one ring");
+        }
+        if (engine.is_set("in_flight") && engine.integer("in_flight") > 1) {
+            note("engine", "in_flight", "changes nothing: this version submits one step at a time");
+        }
+        if (engine.is_set("feature_arena")) {
+            note("engine", "feature_arena", "changes nothing: this version takes no images");
+        }
+        if (profile_.bag("log").flag("prompts")) {
+            note("log", "prompts", "changes nothing: this version writes no prompts to the log");
+        }
+        for (const char* key : {"compile_time", "cache", "whitespace"}) {
+            if (profile_.bag("constraint").is_set(key) &&
+                profile_.find("constraint")->plugin.empty()) {
+                note("constraint", key, "changes nothing without the key 'plugin'");
+            }
+        }
+        const auto frontends = profile_.all("frontend");
+        const bool asks_keys =
+            std::any_of(frontends.begin(), frontends.end(), [](const ProfileSection* f) {
+                return f->component.component == nullptr || f->bag.is_set("api_key_file");
+            });
+        if (profile_.bag("prefix").text("scope") == "key" && !asks_keys) {
+            note("prefix", "scope",
+                 "= \"key\" separates nobody: no front end has an api_key_file, so all callers "
+                 "share one scope");
+        }
     }
 
     Status memory() const {

@@ -44,6 +44,8 @@ struct Profile {
     std::vector<std::unique_ptr<ProfileSection>> sections;
     /// Plugins and features that the profile names and this installation lacks, one line each.
     std::vector<std::string> missing;
+    /// Keys that the profile sets although this version does nothing with them, one line each.
+    std::vector<std::string> ineffective;
 
     /// The section (first of a repeated one); always there for known names, except overlay and
     /// frontend.

@@ -52,7 +52,7 @@ constexpr OptionSpec kCompute[] = {
     {"fusions_off", T::string_list, "[]", "fused ops not to bind, by op name", 0, 0, nullptr, A},
 };
 constexpr OptionSpec kEngram[] = {
-    {"lanes", T::integer, "1", "read rings; this version has one", 1, 4, nullptr, A},
+    {"lanes", T::integer, "1", "read rings; this version uses one", 1, 4, nullptr, A},
     {"dir", T::path, nullptr, "folder of the row tables; the checkpoint's if absent", 0, 0, nullptr,
      A},
     {"layout", T::choice, "\"auto\"", "form of the tables on disk", 0, 0, "auto|official|packed",
@@ -70,7 +70,7 @@ constexpr OptionSpec kEngine[] = {
     {"in_flight", T::integer, "2", "steps submitted ahead; this version submits one", 1, 2, nullptr,
      A},
     {"feature_arena", T::size, "\"256 MiB\"",
-     "image rows on each rank; no effect before image input", 0, kBytes, nullptr, A},
+     "image rows on each rank; not used before image input", 0, kBytes, nullptr, A},
     {"replay", T::choice, "\"exact\"", "prompt tail", 0, 0, "exact|bounded", A},
     {"drafts", T::boolean, "true", "propose drafts", 0, 0, nullptr, A},
     {"draft_depth", T::integer, "0", "cap of drafts; 0 = the model's", 0, 15, nullptr, A},
@@ -88,10 +88,11 @@ constexpr OptionSpec kEngine[] = {
 };
 constexpr OptionSpec kPrefix[] = {
     {"snapshot_budget", T::size, "\"357 MiB\"", "kept cuts", 0, kBytes, nullptr, A},
-    {"scope", T::choice, "\"shared\"", "whose prefixes are shared; key has no effect yet", 0, 0,
-     "shared|key"},
+    {"scope", T::choice, "\"shared\"",
+     "whose prefixes are shared: everybody's, or those of one API key", 0, 0, "shared|key"},
     {"strict", T::boolean, "false", "reuse prompt-class cuts only"},
-    {"replay_budget", T::size, "\"64 MiB\"", "replay memory; no effect yet", 0, kBytes},
+    {"replay_budget", T::size, "\"64 MiB\"",
+     "ids of earlier replies, found by their text; 0 = none", 0, kBytes},
 };
 constexpr OptionSpec kSpill[] = {
     {"dir", T::path, nullptr, "disk tier of kept prefixes; off if absent"},

@@ -65,7 +65,7 @@ void refuse_other_modalities(Fields& fields) {
 }
 
 Refusal render(const Api& api, const std::string& text, GenerateRequest* out) {
-    const Status status = api.engine.text().render(text, out->prompt.out());
+    const Status status = api.engine.render(text, out->desc.cache_salt, out->prompt.out());
     if (!status.ok()) {
         return from_status(status, api.retry_after_s());
     }

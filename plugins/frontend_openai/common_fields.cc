@@ -14,6 +14,7 @@ constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxStopIds = 16;
 constexpr size_t kMaxBias = 4096;
+constexpr size_t kMaxSaltBytes = 1024;
 constexpr int64_t kMaxReplies = 8;
 constexpr float kMaxTemperature = 100;  // flatter than any use; keeps logits / temperature finite
 
@@ -210,6 +211,18 @@ void refuse_unsupported(Fields& fields) {
     }
 }
 
+// Whose kept prefixes the request may use: the caller's, and of those only the ones made under the
+// same `cache_salt`.
+void read_salt(Fields& fields, const Api& api, GenerateRequest* out) {
+    std::string wish;
+    fields.text("cache_salt", &wish);
+    if (wish.size() > kMaxSaltBytes) {
+        fields.fail("cache_salt", format("{} bytes, at most {}", wish.size(), kMaxSaltBytes));
+        return;
+    }
+    out->desc.cache_salt = api.engine.cache_salt(out->caller_key, wish);
+}
+
 void read_flags(Fields& fields, GenerateRequest* out) {
     bool drafts = true, ignores_eos = false;
     fields.boolean("draft", &drafts);
@@ -232,6 +245,7 @@ void read_common_fields(Fields& fields, const Api& api, GenerateRequest* out) {
     read_priority(fields, &out->desc);
     read_streaming(fields, out);
     read_flags(fields, out);
+    read_salt(fields, api, out);
     int64_t replies = 1;
     fields.integer("n", 1, kMaxReplies, &replies);
     out->desc.replies = static_cast<int32_t>(replies);

@@ -132,6 +132,9 @@ Refusal Connection::admit(Exchange& exchange, Router::Match& match) {
     const std::string_view key = given_key(head);
     exchange.set_trusted(!context_.keys.asks_for_key() ||
                          (!key.empty() && context_.keys.accepts(key)));
+    if (context_.keys.asks_for_key() && exchange.is_trusted()) {
+        exchange.set_caller_key(key);
+    }
     exchange.set_rest(match.rest);
     if (!is_known) {
         return unknown_route(head, match.allow);

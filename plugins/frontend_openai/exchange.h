@@ -31,6 +31,9 @@ class Exchange {
     /// A valid key was given, or none is asked for.
     bool is_trusted() const { return is_trusted_; }
     void set_trusted(bool value) { is_trusted_ = value; }
+    /// The key that let the client in; "" where none is asked for, whatever it sent.
+    std::string_view caller_key() const { return caller_key_; }
+    void set_caller_key(std::string_view key) { caller_key_ = key; }
 
     void reply(int status, std::string_view content_type, std::string_view body);
     void reply_json(std::string_view body) { reply(200, "application/json", body); }
@@ -68,7 +71,7 @@ class Exchange {
     const Settings& settings_;
     BodyLease lease_;
     std::string body_;
-    std::string_view rest_;
+    std::string_view rest_, caller_key_;
     std::string request_id_;
     std::string piece_;  ///< a chunk being framed; kept for its memory
     int status_ = 0;

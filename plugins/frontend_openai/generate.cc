@@ -229,6 +229,7 @@ Refusal read_request(const Api& api, const Exchange& exchange, Kind kind, Genera
 
 void generate(Api& api, Exchange& exchange, Kind kind) {
     GenerateRequest request;
+    request.caller_key = exchange.caller_key();
     if (Refusal refusal = read_request(api, exchange, kind, &request)) {
         return exchange.fail(*refusal);
     }

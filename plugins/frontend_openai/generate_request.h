@@ -25,6 +25,7 @@ struct GenerateRequest {
     bool returns_ids = false;     ///< return_token_ids
     int top_logprobs = -1;        ///< -1: none asked
     std::string model;
+    std::string_view caller_key;  ///< of the exchange
 
     RequestDesc desc;
     Ref<Prompt> prompt;        ///< chat

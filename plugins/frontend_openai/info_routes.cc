@@ -134,8 +134,14 @@ void slots(Api& api, Exchange& exchange) {
         const char* state = s.state < std::size(kStates) ? kStates[s.state] : "unknown";
         body += i == 0 ? "" : ",";
         body += format(R"({"id":{},"state":"{}","request":{},"length":{},"prompt_tokens":{},)"
-                       R"("completion_tokens":{},"age_seconds":{}})",
+                       R"("completion_tokens":{},"age_seconds":{},)",
                        s.slot, state, s.request, s.length, s.prompt, s.emitted, seconds(s.age_us));
+        body += format(R"("reply":{},"priority":"{}","max_tokens":{},"cached_tokens":{},)"
+                       R"("queue_seconds":{},"prefill_seconds":{},"decode_seconds":{},)"
+                       R"("rounds":{},"drafted":{},"accepted":{}})",
+                       s.reply, s.priority == 0 ? "foreground" : "background", s.max_new, s.cached,
+                       seconds(s.queue_us), seconds(s.prefill_us), seconds(s.decode_us), s.rounds,
+                       s.drafted, s.accepted);
     }
     exchange.reply_json(body + "]");
 }

@@ -2,6 +2,7 @@
 // Scripted replies: a sink gives out its script's events when their time has come.
 #include "fakes/fake_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <nlohmann/json.hpp>
@@ -476,6 +477,7 @@ Status FakeEngine::submit(const RequestDesc& request, ReplySink** out) noexcept 
         copy.replies = request.replies;
         copy.flags = request.flags;
         copy.thinking = request.thinking;
+        copy.cache_salt = request.cache_salt;
         const std::lock_guard lock(mutex_);
         if (refusal_ != Code::ok) {
             return Status(refusal_, refusal_text_);
@@ -490,6 +492,24 @@ Status FakeEngine::submit(const RequestDesc& request, ReplySink** out) noexcept 
     });
 }
 
+uint64_t FakeEngine::cache_salt(StrView key, StrView wish) noexcept {
+    if (key.empty() && wish.empty()) {
+        return 0;
+    }
+    const std::lock_guard lock(mutex_);
+    const std::string caller = key.str() + '\n' + wish.str();
+    const auto found = std::find(callers_.begin(), callers_.end(), caller);
+    if (found == callers_.end()) {
+        callers_.push_back(caller);
+        return callers_.size();
+    }
+    return static_cast<uint64_t>(found - callers_.begin()) + 1;
+}
+
+Status FakeEngine::render(StrView request_json, uint64_t, Prompt** out) noexcept {
+    return codec_->render(request_json, out);
+}
+
 void FakeEngine::stats(EngineStats* out) noexcept {
     const std::lock_guard lock(mutex_);
     *out = EngineStats();
@@ -501,6 +521,16 @@ void FakeEngine::stats(EngineStats* out) noexcept {
     out->slots[0].state = 2;
     out->slots[0].request = 11;
     out->slots[0].length = 100;
+    out->slots[0].reply = 1;
+    out->slots[0].priority = 1;
+    out->slots[0].max_new = 64;
+    out->slots[0].cached = 80;
+    out->slots[0].queue_us = 250'000;
+    out->slots[0].prefill_us = 500'000;
+    out->slots[0].decode_us = 2'000'000;
+    out->slots[0].rounds = 5;
+    out->slots[0].drafted = 9;
+    out->slots[0].accepted = 7;
     out->slots[1].slot = 1;
 }
 

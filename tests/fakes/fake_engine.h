@@ -26,6 +26,7 @@ struct SubmittedRequest {
     int64_t max_new_tokens = 0;
     int32_t replies = 1;
     uint32_t flags = 0;
+    uint64_t cache_salt = 0;
     bool thinking = false;
 };
 
@@ -95,6 +96,9 @@ class FakeEngine final : public Implements<FakeEngine, Engine> {
     TextCodec& text() noexcept override;
     Status submit(const RequestDesc& request, ReplySink** out) noexcept override;
     void stats(EngineStats* out) noexcept override;
+    /// 0 without key and wish, else a number for each pair of them.
+    uint64_t cache_salt(StrView key, StrView wish) noexcept override;
+    Status render(StrView request_json, uint64_t cache_salt, Prompt** out) noexcept override;
     int32_t retry_after_s() noexcept override { return 7; }
 
   private:
@@ -105,6 +109,7 @@ class FakeEngine final : public Implements<FakeEngine, Engine> {
     mutable std::mutex mutex_;  // guards everything up to the atomics
     std::function<Script(const SubmittedRequest&)> make_;
     std::vector<SubmittedRequest> requests_;
+    std::vector<std::string> callers_;
     Code refusal_ = Code::ok;
     std::string refusal_text_;
     int64_t running_ = 0, last_step_age_us_ = 0;

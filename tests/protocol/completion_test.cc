@@ -136,6 +136,16 @@ TEST(Info, Slots_and_metrics_are_given) {
     ASSERT_EQ(slots.size(), 2U);
     EXPECT_EQ(slots[0]["state"], "decoding");
     EXPECT_EQ(slots[0]["request"], 11);
+    EXPECT_EQ(slots[0]["reply"], 1);
+    EXPECT_EQ(slots[0]["priority"], "background");
+    EXPECT_EQ(slots[0]["max_tokens"], 64);
+    EXPECT_EQ(slots[0]["cached_tokens"], 80);
+    EXPECT_EQ(slots[0]["queue_seconds"], 0.25);
+    EXPECT_EQ(slots[0]["prefill_seconds"], 0.5);
+    EXPECT_EQ(slots[0]["decode_seconds"], 2.0);
+    EXPECT_EQ(slots[0]["rounds"], 5);
+    EXPECT_EQ(slots[0]["drafted"], 9);
+    EXPECT_EQ(slots[0]["accepted"], 7);
     EXPECT_EQ(slots[1]["state"], "free");
 
     const RawResponse metrics = ask_once(rig.port, get("/metrics"));

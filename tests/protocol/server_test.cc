@@ -73,6 +73,46 @@ TEST(Keys, Are_asked_for_where_they_protect_something) {
               std::string::npos);
 }
 
+TEST(Keys, Give_each_caller_its_own_prefixes) {
+    TempDir dir;
+    write_file(dir.path() / "keys", "alice: secret-one\nbob: secret-two\n");
+    http::Settings settings = quick();
+    settings.api_key_file = dir.path() / "keys";
+    FrontendRig rig(settings);
+    const auto salt_of = [&](const char* key, const char* wish) {
+        Json body = chat_body();
+        if (*wish != '\0') {
+            body["cache_salt"] = wish;
+        }
+        EXPECT_EQ(rig.chat(body, format("Authorization: Bearer {}\r\n", key)).status, 200);
+        return rig.engine.last_request().cache_salt;
+    };
+
+    const uint64_t alice = salt_of("secret-one", "");
+    const uint64_t bob = salt_of("secret-two", "");
+    EXPECT_NE(alice, 0U);
+    EXPECT_NE(alice, bob);
+    EXPECT_EQ(salt_of("secret-one", ""), alice);
+    EXPECT_NE(salt_of("secret-one", "tenant 1"), alice);
+    EXPECT_NE(salt_of("secret-one", "tenant 1"), salt_of("secret-two", "tenant 1"));
+    const RawResponse completion = ask_once(
+        rig.port, post("/v1/completions", R"({"prompt":"x"})", "X-Api-Key: secret-two\r\n"));
+    EXPECT_EQ(completion.status, 200);
+    EXPECT_EQ(rig.engine.last_request().cache_salt, bob);
+}
+
+TEST(Keys, That_nobody_asked_for_separate_nobody) {
+    FrontendRig rig(quick());
+
+    EXPECT_EQ(rig.chat(chat_body(), "Authorization: Bearer unused\r\n").status, 200);
+    EXPECT_EQ(rig.engine.last_request().cache_salt, 0U);
+    Json body = chat_body();
+    body["cache_salt"] = 5;
+    EXPECT_EQ(rig.chat(body).status, 400);
+    body["cache_salt"] = std::string(1025, 'x');
+    EXPECT_EQ(Json::parse(rig.chat(body).body)["error"]["param"], "cache_salt");
+}
+
 TEST(Keys, Body_is_not_read_without_one) {
     TempDir dir;
     write_file(dir.path() / "keys", "a: secret\n");

@@ -11,7 +11,7 @@ tenon_add_test(test_engine
     SOURCES ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
             unit/engine_allotment_test.cc unit/engine_bundle_test.cc unit/engine_equality_test.cc unit/engine_interleave_test.cc unit/engine_life_test.cc unit/engine_pages_test.cc unit/engine_planner_test.cc
             unit/engine_prefix_test.cc
-            unit/engine_reply_test.cc unit/engine_request_test.cc
+            unit/engine_replay_test.cc unit/engine_reply_test.cc unit/engine_request_test.cc
     LINK tenon_engine tenon_fakes)
 tenon_add_test(test_engine_spill SOURCES unit/engine_spill_file_test.cc
     LINK tenon_engine tenon_fakes)

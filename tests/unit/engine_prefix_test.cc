@@ -664,5 +664,34 @@ TEST(Prefix, Ids_from_any_cut_equal_ids_from_the_start_in_random_conversations) 
     }
 }
 
+TEST(Prefix, A_turn_that_comes_while_the_reply_is_being_saved_finds_it) {
+    std::mt19937_64 rng(test_seed());
+    for (const int64_t distance : {0, 40}) {
+        Bench bench(with_cells(40, distance));
+        Ask first = ask_for(random_ids(rng, 150));
+        engine::Request* request = bench.submit(first);
+        Got reply;
+        while (reply.terminals == 0) {
+            bench.round();
+            ASSERT_TRUE(bench.status.ok());
+            reply = bench.result(request);
+        }
+        // The step that saves the reply has just been submitted.
+        std::vector<int32_t> talk = first.prompt;
+        talk.insert(talk.end(), reply.ids.begin(), reply.ids.end());
+        const auto at = static_cast<int64_t>(talk.size()) - 1;
+        for (const int32_t id : random_ids(rng, 60)) {
+            talk.push_back(id);
+        }
+        Ask second = ask_for(talk);
+        Ask other = second;
+        other.desc.cache_salt = 5;
+
+        EXPECT_EQ(bench.ask(second).timings.cached_tokens, at);
+        EXPECT_EQ(bench.ask(other).timings.cached_tokens, 0);
+        EXPECT_EQ(bench.ask(second).ids, fresh_ids(second, with_cells(40, distance)));
+    }
+}
+
 }  // namespace
 }  // namespace tenon::test

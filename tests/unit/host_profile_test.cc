@@ -189,6 +189,31 @@ TEST(Profile, Features_of_later_versions_are_known_and_listed_as_missing) {
         << all;
 }
 
+TEST(Profile, Keys_that_change_nothing_are_named) {
+    testing::TempFolder folder;
+    auto p = resolve(
+        folder, std::string(kGood) +
+                    "engine = { in_flight = 2, feature_arena = \"1 MiB\" }\n"
+                    "log = { prompts = true }\nconstraint = { whitespace = 8 }\n"
+                    "prefix = { scope = \"key\" }\nengram = { plugin = \"mmap\", lanes = 2 }\n");
+    auto plain = resolve(folder, kGood);
+
+    ASSERT_TRUE(p.ok()) << p.status().message().str();
+    ASSERT_TRUE(plain.ok());
+    std::string all;
+    for (const std::string& line : p->ineffective) {
+        all += line + "\n";
+    }
+    for (const char* part :
+         {":6:24: in_flight in [engine] changes nothing", "feature_arena in [engine] changes",
+          "prompts in [log] changes", "whitespace in [constraint] changes",
+          "lanes in [engram] changes", "scope in [prefix] = \"key\" separates nobody"}) {
+        EXPECT_NE(all.find(part), std::string::npos) << part << " in\n" << all;
+    }
+    EXPECT_EQ(p->ineffective.size(), 6u) << all;
+    EXPECT_TRUE(plain->ineffective.empty());
+}
+
 TEST(Profile, Auto_takes_what_the_chooser_says) {
     testing::TempFolder folder;
     const std::string file = folder.write("t.toml", kGood);

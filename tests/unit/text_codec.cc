@@ -104,6 +104,82 @@ TEST(Codec, Keeps_reasoning_only_where_the_next_turn_repeats_it) {
         keeps(R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none")"));
 }
 
+/// Knows one turn: the `count`-th that is asked for.
+class OneTurn final : public TurnReplay {
+  public:
+    OneTurn(int32_t count, std::vector<int32_t> ids) : left_(count), ids_(std::move(ids)) {}
+    void add_prompt(Span<const int32_t> ids) noexcept override {
+        prompt.insert(prompt.end(), ids.begin(), ids.end());
+    }
+    Span<const int32_t> find(const VisibleTurn& turn, bool shows_reasoning) noexcept override {
+        asked += format("[{}|{}|{}|", turn.reasoning, turn.content, shows_reasoning);
+        for (const VisibleCall& call : turn.calls) {
+            asked += format("{} {} {}", call.id, call.name, call.arguments);
+        }
+        asked += "]";
+        lengths.push_back(prompt.size());
+        return --left_ == 0 ? Span<const int32_t>(ids_) : Span<const int32_t>();
+    }
+    std::vector<int32_t> prompt;
+    std::vector<size_t> lengths;
+    std::string asked;
+
+  private:
+    int32_t left_;
+    std::vector<int32_t> ids_;
+};
+
+constexpr const char* kTalk =
+    R"({"messages":[{"role":"user","content":"a"},
+        {"role":"assistant","reasoning_content":"r1","content":"b"},
+        {"role":"user","content":"c"},
+        {"role":"assistant","reasoning_content":"r2","content":"d","tool_calls":[{"id":"call_x",
+         "type":"function","function":{"name":"f","arguments":"{ \"k\": 1 }"}}]},
+        {"role":"tool","tool_call_id":"call_x","content":"e"}])";
+constexpr const char* kTools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+
+TEST(Codec, Turns_that_the_replay_knows_are_written_as_their_ids) {
+    const Ref<TextCodec> codec = make("text/small");
+    const TextInfo info = codec->info();
+    for (const bool tools : {true, false}) {
+        const std::string body = kTalk + std::string(tools ? kTools : "") + "}";
+        Ref<Prompt> plain;
+        ASSERT_TRUE(codec->render(body, plain.out()).ok());
+        const std::vector<int32_t> canonical(plain->ids().begin(), plain->ids().end());
+        for (const int32_t turn : {1, 2, 3}) {
+            const std::vector<int32_t> known = {300, 301, info.think_close, 302};
+            OneTurn replay(turn, known);
+            Ref<Prompt> prompt;
+            ASSERT_TRUE(codec->render_with(body, replay, prompt.out()).ok());
+            const std::vector<int32_t> ids(prompt->ids().begin(), prompt->ids().end());
+
+            EXPECT_EQ(replay.asked,
+                      tools ? "[r1|b|true|][r2|d|true|call_x f { \"k\": 1 }]"
+                            : "[r1|b|false|][r2|d|false|call_x f { \"k\": 1 }]");
+            if (turn == 3) {
+                EXPECT_EQ(ids, canonical) << "nothing was known";
+                continue;
+            }
+            // Up to the header's first token as ever, then the marker, the ids and the end token.
+            const size_t at = replay.lengths[static_cast<size_t>(turn) - 1];
+            std::vector<int32_t> expected(canonical.begin(),
+                                          canonical.begin() + static_cast<std::ptrdiff_t>(at));
+            expected.push_back(tools ? info.think_open : info.think_close);
+            expected.insert(expected.end(), known.begin(), known.end());
+            const auto end = std::find(canonical.begin() + static_cast<std::ptrdiff_t>(at),
+                                       canonical.end(), info.eos);
+            expected.insert(expected.end(), end, canonical.end());
+            EXPECT_EQ(ids, expected) << "turn " << turn;
+            EXPECT_TRUE(std::equal(replay.prompt.begin(), replay.prompt.end(), ids.begin()));
+            // Borders follow: the last user turn still ends right before the header.
+            const Span<const Border> borders = prompt->borders();
+            EXPECT_EQ(borders.size, plain->borders().size);
+            EXPECT_EQ(borders[borders.size - 1].position, static_cast<int64_t>(ids.size()) - 1);
+            EXPECT_EQ(ids.size() - static_cast<size_t>(borders[borders.size - 2].position), 2U);
+        }
+    }
+}
+
 TEST(Codec, Options_set_the_defaults) {
     const Ref<TextCodec> codec =
         make("text/small", {.thinking = false, .effort = 12, .efforts_json = R"({"low": 3})"});

@@ -149,6 +149,7 @@ class PromptWriter {
     }
 
     void write_assistant(ChatMessage& message, bool is_continued) {
+        const size_t first_mark = out_.marks.size();
         control(Control::assistant);
         // With tools in the request the reasoning of every turn is kept, without them only that of
         // a continued one.
@@ -166,6 +167,7 @@ class PromptWriter {
         }
         if (!is_continued) {
             control(Control::eos);
+            add_reply(first_mark, shows_reasoning, message);
         } else if (!request_.thinking) {
             out_.start = ReplyStart::content;
         } else if (!is_open) {
@@ -174,6 +176,23 @@ class PromptWriter {
             out_.start =
                 message.reasoning.empty() ? ReplyStart::reasoning : ReplyStart::reasoning_continued;
         }
+    }
+
+    /// What finds the ids of this turn. The text is written, so the message may go.
+    void add_reply(size_t mark, bool shows_reasoning, ChatMessage& message) {
+        ChatPrompt::Reply reply;
+        reply.mark = mark;
+        reply.shows_reasoning = shows_reasoning;
+        reply.reasoning = std::move(message.reasoning);
+        for (size_t i = 0; i < message.content.size(); ++i) {
+            reply.content += i > 0 ? "\n\n" : "";
+            reply.content += message.content[i].text;
+        }
+        reply.calls = std::move(message.calls);
+        for (HistoryCall& call : reply.calls) {
+            call.parameters.clear();
+        }
+        out_.replies.push_back(std::move(reply));
     }
 
     void write_calls(const ChatMessage& message) {
@@ -313,14 +332,33 @@ ChatPrompt write_chat_prompt(ChatRequest request) {
     return PromptWriter(std::move(request)).run();
 }
 
+namespace {
+
+/// Ids of a turn whose header's first token is the last of `ids`; empty: not known. `told`: how
+/// many of `ids` the replay has seen.
+Span<const int32_t> find_reply(const ChatPrompt::Reply& reply, Span<const int32_t> ids,
+                               TurnReplay& replay, size_t* told) {
+    replay.add_prompt(ids.subspan(*told, ids.size - *told));
+    *told = ids.size;
+    std::vector<VisibleCall> calls;
+    for (const HistoryCall& call : reply.calls) {
+        calls.push_back({call.id, call.name, call.arguments});
+    }
+    return replay.find({reply.reasoning, reply.content, calls}, reply.shows_reasoning);
+}
+
+}  // namespace
+
 Result<EncodedPrompt> encode_chat_prompt(const ChatPrompt& prompt, const Tokenizer& tokenizer,
                                          const ControlTokens& controls,
-                                         Tokenizer::Specials specials) {
+                                         Tokenizer::Specials specials, TurnReplay* replay) {
     EncodedPrompt out;
     Tokenizer::Scratch scratch = tokenizer.make_scratch();
     const int32_t image_id = controls.id(Control::image);
     const std::string_view text = prompt.text;
     auto next_cut = prompt.cuts.begin();
+    auto next_reply = prompt.replies.begin();
+    size_t told = 0;
     size_t at = 0;
     for (size_t i = 0; i <= prompt.marks.size(); ++i) {
         const size_t end = i < prompt.marks.size() ? prompt.marks[i].offset : text.size();
@@ -353,6 +391,20 @@ Result<EncodedPrompt> encode_chat_prompt(const ChatPrompt& prompt, const Tokeniz
         }
         out.ids.push_back(id);
         at = end + control_text(control).size();
+        if (replay == nullptr || next_reply == prompt.replies.end() || next_reply->mark != i) {
+            continue;
+        }
+        const Span<const int32_t> known = find_reply(*next_reply++, out.ids, *replay, &told);
+        const int32_t marker = controls.id(prompt.marks[i + 1].control);
+        if (known.empty() || marker < 0) {
+            continue;
+        }
+        // The second token of the header, the reply as it was sampled, and on at its end token.
+        out.ids.push_back(marker);
+        out.ids.insert(out.ids.end(), known.begin(), known.end());
+        for (++i; prompt.marks[i + 1].control != Control::eos; ++i) {
+        }
+        at = prompt.marks[i + 1].offset;
     }
     // The last prompt token is the first decode row, so no other border may lie at it or behind it.
     const auto last = static_cast<int64_t>(out.ids.size()) - 1;

@@ -26,11 +26,20 @@ struct ChatPrompt {
     struct Image {
         std::string url, path;
     };
+    /// A finished assistant turn. Its header's first token is the mark at `mark`, its end the next
+    /// `eos` behind it.
+    struct Reply {
+        size_t mark = 0;
+        bool shows_reasoning = false;
+        std::string reasoning, content;
+        std::vector<HistoryCall> calls;  ///< without their parameters
+    };
 
     std::string text;
     std::vector<Mark> marks;
     std::vector<Cut> cuts;
-    std::vector<Image> images;  ///< in the order of the marks `image`
+    std::vector<Image> images;   ///< in the order of the marks `image`
+    std::vector<Reply> replies;  ///< ascending
     ReplyStart start = ReplyStart::content;
 };
 
@@ -44,13 +53,15 @@ struct EncodedPrompt {
 };
 
 /// Turns a prompt into ids: marks to their token, the text between them as ordinary text, or with
-/// its special strings parsed if `specials` says so.
+/// its special strings parsed if `specials` says so. Turns that `replay` knows become its ids;
+/// null: none.
 ///
 /// errors  unsupported: the vocabulary lacks a control token of this prompt (names it);
 /// invalid_argument: with
 ///         parsed specials, a text that spells an image placeholder
 Result<EncodedPrompt> encode_chat_prompt(const ChatPrompt& prompt, const Tokenizer& tokenizer,
                                          const ControlTokens& controls,
-                                         Tokenizer::Specials specials);
+                                         Tokenizer::Specials specials,
+                                         TurnReplay* replay = nullptr);
 
 }  // namespace tenon::dsv41

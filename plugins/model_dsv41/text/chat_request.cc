@@ -217,11 +217,13 @@ class RequestParser {
     /// Arguments that are no JSON object are kept whole, as one string parameter.
     static Status read_arguments(Json* arguments, const std::string& field, HistoryCall& call) {
         if (arguments != nullptr && arguments->object() != nullptr) {
+            call.arguments = to_json(*arguments);
             call.parameters = std::move(*arguments->object());
             return {};
         }
         std::string text;
         TENON_TRY(take_string(arguments, field, text));
+        call.arguments = text;
         Result<Json> parsed = parse_json(text);
         if (parsed.ok() && parsed->object() != nullptr) {
             call.parameters = std::move(*parsed->object());

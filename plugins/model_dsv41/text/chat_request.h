@@ -40,6 +40,7 @@ struct HistoryCall {
     std::string id, name;
     /// Parameters in order; a value is any JSON.
     Json::Object parameters;
+    std::string arguments;  ///< as the client sent them, JSON text
 };
 
 struct ChatMessage {

@@ -196,6 +196,13 @@ class Codec final : public Implements<Codec, TextCodec> {
     }
 
     Status render(StrView request_json, Prompt** out) noexcept override {
+        return render_prompt(request_json, nullptr, out);
+    }
+    Status render_with(StrView request_json, TurnReplay& replay, Prompt** out) noexcept override {
+        return render_prompt(request_json, &replay, out);
+    }
+
+    Status render_prompt(StrView request_json, TurnReplay* replay, Prompt** out) noexcept {
         return guard([&]() -> Status {
             TENON_ASSIGN(ChatRequest request, parse_chat_request(request_json, defaults_));
             PromptFacts facts;
@@ -207,7 +214,7 @@ class Codec final : public Implements<Codec, TextCodec> {
             ChatPrompt prompt = write_chat_prompt(std::move(request));
             TENON_TRY(check_size(prompt.text.size(), "messages: the prompt"));
             TENON_ASSIGN(EncodedPrompt encoded,
-                         encode_chat_prompt(prompt, tokenizer_, controls_, specials_));
+                         encode_chat_prompt(prompt, tokenizer_, controls_, specials_, replay));
             *out = new RenderedPrompt(std::move(prompt), std::move(encoded), std::move(facts));
             return {};
         });

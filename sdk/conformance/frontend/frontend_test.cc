@@ -49,6 +49,10 @@ class LoadingEngine final : public Implements<LoadingEngine, Engine> {
         return Status(Code::unavailable, "not ready");
     }
     void stats(EngineStats* out) noexcept override { *out = EngineStats{}; }
+    uint64_t cache_salt(StrView, StrView) noexcept override { return 0; }
+    Status render(StrView request_json, uint64_t, Prompt** out) noexcept override {
+        return text_->render(request_json, out);
+    }
     int32_t retry_after_s() noexcept override { return 1; }
 
     int submitted = 0;

@@ -60,7 +60,7 @@ struct RequestDesc {
     TokenConstraint* constraint = nullptr;
     int32_t replies = 1;
     uint32_t flags = kDraftsAllowed;
-    uint64_t cache_salt = 0;
+    uint64_t cache_salt = 0;  ///< of Engine::cache_salt; 0 = shared
     int64_t deadline_us = 0;  ///< 0 = none; duration from submit
     bool keeps_reasoning = false;
     bool thinking = false;
@@ -148,8 +148,15 @@ enum class EngineState : uint32_t { loading, ready, draining, failed };
 struct SlotStats {
     uint32_t slot = 0, state = 0;  ///< SlotView::state
     uint64_t request = 0;
-    int64_t length = 0, prompt = 0, emitted = 0;
-    int64_t age_us = 0;
+    int32_t reply = 0;
+    uint32_t priority = 0;  ///< Priority
+    int64_t max_new = 0;
+    int64_t length = 0, prompt = 0, cached = 0, emitted = 0;
+    int64_t age_us = 0;      ///< since submit
+    int64_t queue_us = 0;    ///< of it before the slot
+    int64_t prefill_us = 0;  ///< from the slot to the first token, or to now
+    int64_t decode_us = 0;   ///< from the first token to now
+    int64_t rounds = 0, drafted = 0, accepted = 0;
 };
 
 /// A consistent copy of counters; never waits for the engine thread.
@@ -178,6 +185,16 @@ class Engine : public Object {
     ///         (message starts with "queue full") or not ready
     virtual Status submit(const RequestDesc& request, ReplySink** out) noexcept = 0;
     virtual void stats(EngineStats* out) noexcept = 0;
+    /// Root of the prefix tree that a caller may use (engine.md 4.1): a digest of the API key if
+    /// the profile says `prefix.scope = "key"`, and of the request's own `cache_salt`. Equal after
+    /// a restart; never equal to another caller's.
+    ///
+    /// key   the key by which the caller was let in; "" = no key was asked for
+    /// wish  the request's `cache_salt`; "" = none
+    virtual uint64_t cache_salt(StrView key, StrView wish) noexcept = 0;
+    /// A chat request's prompt for one caller: TextCodec::render with the replay memory of
+    /// `cache_salt` (engine.md 4.4). Its errors are the codec's.
+    virtual Status render(StrView request_json, uint64_t cache_salt, Prompt** out) noexcept = 0;
     /// Seconds a refused client should wait.
     virtual int32_t retry_after_s() noexcept = 0;
 };

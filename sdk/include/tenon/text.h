@@ -147,6 +147,35 @@ struct TextInfo {
 
 enum : uint32_t { kParseSpecials = 1, kSkipSpecials = 1 };
 
+/// A call of an assistant turn as the client sends it back.
+struct VisibleCall {
+    StrView id, name;
+    StrView arguments;  ///< JSON text; blanks between its tokens do not matter
+};
+
+/// An assistant turn as the client sees it and sends it back.
+struct VisibleTurn {
+    StrView reasoning;  ///< "" if the client sends none
+    StrView content;
+    Span<const VisibleCall> calls;
+};
+
+/// The ids that earlier replies were sampled as, during one `render_with` (engine.md 4.4). Borrowed
+/// for that call; one thread.
+class TurnReplay {
+  public:
+    /// The next ids of the prompt, in order.
+    virtual void add_prompt(Span<const int32_t> ids) noexcept = 0;
+    /// Ids of the turn whose header's last token (the marker of reasoning) follows the prompt so
+    /// far: all of it, or, for a turn that is shown without its reasoning, what came after the
+    /// close marker. End tokens are left out. Empty: not known, write the canonical form. Valid
+    /// until the next call.
+    virtual Span<const int32_t> find(const VisibleTurn& turn, bool shows_reasoning) noexcept = 0;
+
+  protected:
+    ~TurnReplay() = default;
+};
+
 /// Thread-safe and const. Lives as long as the model or family that made it.
 class TextCodec : public Object {
   public:
@@ -155,6 +184,13 @@ class TextCodec : public Object {
     /// A chat completion request body (OpenAI shape, `model` optional) to a prompt.
     /// errors  invalid_argument: message names the field ("messages[2].content: …") -> HTTP 400
     virtual Status render(StrView request_json, Prompt** out) noexcept = 0;
+    /// As `render`, with assistant turns written as the ids that they were sampled as where
+    /// `replay` knows them; `Prompt::text` shows the canonical form. A codec without this renders
+    /// as ever.
+    virtual Status render_with(StrView request_json, TurnReplay& replay, Prompt** out) noexcept {
+        static_cast<void>(replay);
+        return render(request_json, out);
+    }
     /// Text to ids; flags 0: all text is ordinary text, kParseSpecials: added tokens become their
     /// ids.
     virtual Status encode(StrView text, uint32_t flags, TokenList** out) noexcept = 0;
