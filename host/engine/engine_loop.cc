@@ -64,6 +64,7 @@ engine::PlannerConfig planner_config(const EngineSettings& s, const ModelInfo& i
     c.bounded_replay = s.bounded_replay;
     c.image_states = s.image_states;
     c.join_wait_us = s.join_wait_us;
+    c.prefetch = s.prefetch;
     c.max_waiting = s.max_queued + static_cast<int32_t>(kReplySlack);
     c.fairness_us = s.fairness_us;
     c.fairness_background_us = s.fairness_background_us;

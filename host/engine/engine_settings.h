@@ -50,6 +50,7 @@ struct EngineSettings {
     bool bounded_replay = false;  ///< prompt tails are approximate (dsv41.md 3.11)
     bool image_states = false;    ///< the media cache keeps cuts beyond an image
     int64_t join_wait_us = 60'000'000;
+    bool prefetch = true;      ///< rows of the next chunk are read while one computes
     bool salt_by_key = false;  ///< callers with different API keys share no prefixes
     int64_t replay_bytes = 0;  ///< replay memory; 0 = none
 

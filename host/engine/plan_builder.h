@@ -27,6 +27,7 @@ class PlanBuilder {
         windows.reserve(limits.slots);
         drafts.reserve(limits.slots);
         chunks.reserve(1);
+        prefetches.reserve(1);
         targets.reserve(plan::kMaxChunkTargets);
         page_copies.reserve(limits.slots);
         snap_in.reserve(limits.slots + 2 * limits.cells);
@@ -43,6 +44,7 @@ class PlanBuilder {
         windows.clear();
         drafts.clear();
         chunks.clear();
+        prefetches.clear();
         targets.clear();
         page_copies.clear();
         snap_in.clear();
@@ -81,6 +83,7 @@ class PlanBuilder {
         p.windows = windows;
         p.drafts = drafts;
         p.chunks = chunks;
+        p.prefetches = prefetches;
         p.targets = targets;
         p.tokens = tokens_;
         p.pages = pages_;
@@ -94,6 +97,7 @@ class PlanBuilder {
     std::vector<plan::Window> windows;
     std::vector<plan::Draft> drafts;
     std::vector<plan::Chunk> chunks;
+    std::vector<plan::Prefetch> prefetches;  ///< their tokens are the last of the pool
     std::vector<plan::Target> targets;
     std::vector<plan::PageCopy> page_copies;
     std::vector<plan::SnapOp> snap_in, snap_out;

@@ -17,7 +17,8 @@ BuilderLimits builder_limits(const PlannerConfig& config) {
     const auto vocab = static_cast<uint64_t>(config.info.vocab);
     BuilderLimits limits;
     limits.slots = slots;
-    limits.tokens = static_cast<uint64_t>(config.chunk_rows) +
+    // A chunk, and the one whose rows are read ahead.
+    limits.tokens = 2 * static_cast<uint64_t>(config.chunk_rows) +
                     static_cast<uint64_t>(config.step_rows) + slots * plan::kMaxStops;
     limits.pages = std::min<uint64_t>(plan::kMaxPageEntries,
                                       slots * static_cast<uint64_t>(config.pages_per_slot()));
@@ -35,10 +36,10 @@ uint64_t longest_plan_bytes(const PlannerConfig& config) {
     const uint64_t records = 3 * sizeof(plan::SlotOp) + sizeof(plan::PageMap) +
                              sizeof(plan::Sampler) + sizeof(plan::Window) + sizeof(plan::Draft) +
                              sizeof(plan::PageCopy) + 2 * sizeof(plan::SnapOp);
-    const uint64_t fixed = sizeof(plan::Header) +
-                           plan::kMaxSections * (sizeof(plan::SectionHeader) + 8) +
-                           sizeof(plan::Chunk) + plan::kMaxChunkTargets * sizeof(plan::Target) +
-                           sizeof(PlanNote) + 2 * limits.cells * sizeof(plan::SnapOp);
+    const uint64_t fixed =
+        sizeof(plan::Header) + plan::kMaxSections * (sizeof(plan::SectionHeader) + 8) +
+        sizeof(plan::Chunk) + plan::kMaxChunkTargets * sizeof(plan::Target) + sizeof(PlanNote) +
+        sizeof(plan::Prefetch) + 2 * limits.cells * sizeof(plan::SnapOp);
     return fixed + limits.slots * records + limits.tokens * 4 + limits.pages * 4 + limits.pairs * 8;
 }
 

@@ -30,6 +30,7 @@ struct PlannerConfig {
     bool prefix_strict = false;   ///< reuse prompt-class cuts only
     bool bounded_replay = false;  ///< chunks carry the flag
     bool image_states = false;    ///< cuts may lie beyond an image
+    bool prefetch = true;         ///< rows of the next chunk are asked for beside a chunk
     int64_t join_wait_us = 60'000'000;
     int64_t join_min_rows = 512;  ///< shared rows for which a request waits for another's pass
     int32_t max_waiting = 64;     ///< replies
@@ -202,6 +203,7 @@ class Planner {
     int32_t write_replay(uint32_t index, int32_t row_cap);
     int32_t write_drafts(Span<const uint32_t> order);
     void write_chunk();
+    void write_prefetch(const Slot& done);
 
     // Prefix reuse (planner_prefix.cc).
     PrefixCache::Hit look_up(const SequenceSpec& spec);

@@ -3,6 +3,7 @@
 #include "host/engine/planner.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace tenon::engine {
 
@@ -31,6 +32,35 @@ void Planner::write_chunk() {
     if (s.length == s.prefill_end()) {
         s.state = SlotState::decoding;
     }
+    write_prefetch(s);
+}
+
+/// The chunk that the next step will probably run: the same prompt goes on with as many rows, or
+/// else the one with the least left. After everything else, as its tokens are the last of the pool.
+void Planner::write_prefetch(const Slot& done) {
+    if (!config_.prefetch) {
+        return;
+    }
+    const Slot* next = &done;
+    if (done.state != SlotState::prefilling) {
+        const auto left = [](const Slot& s) {
+            return s.state == SlotState::prefilling ? s.prefill_end() - s.length
+                                                    : std::numeric_limits<int64_t>::max();
+        };
+        next = &*std::min_element(slots_.begin(), slots_.end(),
+                                  [&](const Slot& a, const Slot& b) { return left(a) < left(b); });
+        if (next->state != SlotState::prefilling) {
+            return;
+        }
+    }
+    plan::Prefetch p;
+    p.slot = static_cast<uint32_t>(next - slots_.data());
+    p.generation = next->generation;
+    p.begin = next->length;
+    p.end = std::min(p.begin + outline_.slice_rows, next_target(*next));
+    builder_.add_tokens(next->spec->prompt.subspan(static_cast<uint64_t>(p.begin),
+                                                   static_cast<uint64_t>(p.end - p.begin)));
+    builder_.prefetches.push_back(p);
 }
 
 }  // namespace tenon::engine

@@ -50,7 +50,7 @@ Status EngramReader::open_packed(int64_t table, const std::string& path, RowStor
     desc.rows_per_page = kRowPage / record_bytes_;
     desc.page_bytes = kRowPage;
     desc.max_batch = static_cast<int64_t>(fetch_ids_.capacity());
-    desc.max_tickets = static_cast<int32_t>(regions_.size() + early_.size() + 1);
+    desc.max_tickets = static_cast<int32_t>(regions_.size() + early_.size() + 2);
     t.first_row = slice.first_row;
     return store.open(desc, t.values.out());
 }
@@ -68,7 +68,7 @@ Status EngramReader::open_official(int64_t table, WeightSource& source, RowStore
         desc.rows = info.shape[0];
         desc.row_bytes = row_bytes;
         desc.max_batch = static_cast<int64_t>(fetch_ids_.capacity());
-        desc.max_tickets = static_cast<int32_t>(regions_.size() + early_.size() + 1);
+        desc.max_tickets = static_cast<int32_t>(regions_.size() + early_.size() + 2);
         return store.open(desc, out->out());
     };
     TENON_TRY(open_one(values, config_->engram.width, &t.values));

@@ -79,6 +79,8 @@ Status EngramReader::open(const ModelConfig& config, RankShape ranks, Checkpoint
         r.data = take(rows);
         r.ids.resize(static_cast<size_t>(rows * columns_) * count);
         r.pending.resize(count);
+        r.ahead.resize(count);
+        r.ahead_classes.reserve(static_cast<size_t>(rows + hash_->history()));
         regions_.push_back(std::move(r));
     }
     early_.resize(static_cast<size_t>(options.early_slots));
@@ -243,6 +245,66 @@ void EngramReader::forget_slot(uint32_t slot) {
     }
 }
 
+Status EngramReader::prefetch(int32_t region_index, const Run& run) {
+    Region& region = regions_[static_cast<size_t>(region_index)];
+    const auto tables = static_cast<int64_t>(tables_.size());
+    const int64_t all = hash_->columns();
+    cancel(&region.pending);
+    cancel(&region.ahead);
+    region.taken_over = false;
+    region.ahead_rows = 0;
+    if (run.count < 1 || run.count > region.capacity) {
+        return {};
+    }
+    region.ahead_classes.assign(run.classes.begin(), run.classes.end());
+    for (int64_t t = 0; t < tables; ++t) {
+        const Table& table = tables_[static_cast<size_t>(t)];
+        hash_->row_ids(t, run.classes, pad_class_,
+                       {scratch_ids_.data(), static_cast<size_t>(run.count * all)});
+        fetch_ids_.assign(static_cast<size_t>(run.count * columns_), -1);
+        int64_t wanted = 0;
+        for (int64_t row = 0; row < run.count; ++row) {
+            const int64_t* ids =
+                scratch_ids_.data() + row * all + slices_[static_cast<size_t>(t)].first_column;
+            std::copy_n(ids, columns_, region.ids.data() + (row * tables + t) * columns_);
+            for (int64_t c = 0; c < columns_; ++c) {
+                if (ids[c] >= 0) {
+                    fetch_ids_[static_cast<size_t>(row * columns_ + c)] = ids[c] - table.first_row;
+                    ++wanted;
+                }
+            }
+        }
+        if (wanted > 0) {
+            TENON_TRY(fetch(tables_[static_cast<size_t>(t)], fetch_ids_.data(),
+                            run.count * columns_, table_data(region, t),
+                            &region.ahead[static_cast<size_t>(t)]));
+        }
+    }
+    region.ahead_rows = run.count;
+    return {};
+}
+
+/// Leading rows of the group that lie in the region already. Equal classes have equal row ids. A
+/// group that parts from what was read ahead takes nothing: the read may still write behind the
+/// place where they part.
+int64_t EngramReader::take_over(Region* region, int64_t rows, Span<const Run> runs) {
+    const int64_t n = std::min(rows, region->ahead_rows);
+    const auto classes = static_cast<size_t>(n + hash_->history());
+    const bool is_same = n > 0 && !region->taken_over && runs.size == 1 && runs[0].row0 == 0 &&
+                         runs[0].count == rows &&
+                         std::equal(region->ahead_classes.begin(),
+                                    region->ahead_classes.begin() + static_cast<int64_t>(classes),
+                                    runs[0].classes.begin());
+    region->taken_over = is_same;
+    if (!is_same) {
+        cancel(&region->ahead);
+        region->ahead_rows = 0;
+        return 0;
+    }
+    rows_taken_over_ += n;
+    return n;
+}
+
 Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> runs) {
     Region& region = regions_[static_cast<size_t>(region_index)];
     const auto tables = static_cast<int64_t>(tables_.size());
@@ -252,6 +314,7 @@ Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> r
     TENON_CHECK(rows <= region.capacity, "{} rows of {}", rows, region.capacity);
     region.rows = rows;
     cancel(&region.pending);  // a step that failed half-way may have left some
+    const int64_t here = take_over(&region, rows, runs);
     for (const Run& run : runs) {
         if (run.early && run.slot < early_.size()) {
             TENON_TRY(settle(&early_[run.slot]));
@@ -263,11 +326,13 @@ Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> r
         fetch_ids_.assign(static_cast<size_t>(rows * columns_), -1);
         int64_t wanted = 0;
         for (const Run& run : runs) {
-            hash_->row_ids(t, run.classes, pad_class_,
-                           {scratch_ids_.data(), static_cast<size_t>(run.count * all)});
-            for (int64_t i = 0; i < run.count; ++i) {
-                const int64_t* ids =
-                    scratch_ids_.data() + i * all + slices_[static_cast<size_t>(t)].first_column;
+            // Only a group of one run has rows that are here.
+            const int64_t left = run.count - here;
+            hash_->row_ids(t, run.classes.subspan(static_cast<size_t>(here)), pad_class_,
+                           {scratch_ids_.data(), static_cast<size_t>(left * all)});
+            for (int64_t i = here; i < run.count; ++i) {
+                const int64_t* ids = scratch_ids_.data() + (i - here) * all +
+                                     slices_[static_cast<size_t>(t)].first_column;
                 const int64_t row = run.row0 + i;
                 std::copy_n(ids, columns_, region.ids.data() + (row * tables + t) * columns_);
                 if (run.early && run.slot < early_.size()) {
@@ -298,17 +363,37 @@ Status EngramReader::start(int32_t region_index, int64_t rows, Span<const Run> r
     return {};
 }
 
-Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_us,
-                          Span<uint8_t> row_failed, TensorView* values, TensorView* scales) {
-    Region& region = regions_[static_cast<size_t>(region_index)];
-    const auto t = static_cast<size_t>(table);
-    uint8_t* data = table_data(region, table);
-    const int64_t width = config_->engram.width;
-    const int64_t start = host_->now_us();
-    bool any = false;
-    TENON_TRY(finish(tables_[t], &region.pending[t], region.rows * columns_, timeout_us, &any));
-    wait_us_ += host_->now_us() - start;
-    for (int64_t row = 0; any && row < region.rows; ++row) {
+/// Ends the read ahead of one table. Rows that failed are read once more: the guess must not cost
+/// the group anything. `failed_` then holds what failed again.
+Status EngramReader::finish_ahead(int32_t table_index, Region* region, int64_t timeout_us,
+                                  bool* any_failed) {
+    Table& table = tables_[static_cast<size_t>(table_index)];
+    const auto tables = static_cast<int64_t>(tables_.size());
+    TENON_TRY(finish(table, &region->ahead[static_cast<size_t>(table_index)],
+                     region->ahead_rows * columns_, timeout_us, any_failed));
+    if (!*any_failed) {
+        return {};
+    }
+    const int64_t rows = std::min(region->rows, region->ahead_rows);
+    fetch_ids_.assign(static_cast<size_t>(rows * columns_), -1);
+    for (int64_t i = 0; i < rows * columns_; ++i) {
+        const int64_t id = region->ids[static_cast<size_t>(
+            (i / columns_ * tables + table_index) * columns_ + i % columns_)];
+        if ((failed_[static_cast<size_t>(i / 64)] >> (i % 64) & 1) != 0 && id >= 0) {
+            fetch_ids_[static_cast<size_t>(i)] = id - table.first_row;
+        }
+    }
+    Pending again;
+    TENON_TRY(
+        fetch(table, fetch_ids_.data(), rows * columns_, table_data(*region, table_index), &again));
+    return finish(table, &again, rows * columns_, timeout_us, any_failed);
+}
+
+/// Those of the first `rows` rows with a bit in `failed_` become zeros.
+void EngramReader::mark_failed(Region* region, int32_t table, int64_t rows,
+                               Span<uint8_t> row_failed) {
+    uint8_t* data = table_data(*region, table);
+    for (int64_t row = 0; row < rows; ++row) {
         bool failed = false;
         for (int64_t i = row * columns_; i < (row + 1) * columns_; ++i) {
             failed = failed || (failed_[static_cast<size_t>(i / 64)] >> (i % 64) & 1) != 0;
@@ -318,6 +403,27 @@ Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_u
             std::memset(data + row * columns_ * record_bytes_, 0,
                         static_cast<size_t>(columns_ * record_bytes_));
         }
+    }
+}
+
+Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_us,
+                          Span<uint8_t> row_failed, TensorView* values, TensorView* scales) {
+    Region& region = regions_[static_cast<size_t>(region_index)];
+    const auto t = static_cast<size_t>(table);
+    uint8_t* data = table_data(region, table);
+    const int64_t width = config_->engram.width;
+    const int64_t start = host_->now_us();
+    bool any = false;
+    if (region.taken_over) {
+        TENON_TRY(finish_ahead(table, &region, timeout_us, &any));
+        if (any) {
+            mark_failed(&region, table, std::min(region.rows, region.ahead_rows), row_failed);
+        }
+    }
+    TENON_TRY(finish(tables_[t], &region.pending[t], region.rows * columns_, timeout_us, &any));
+    wait_us_ += host_->now_us() - start;
+    if (any) {
+        mark_failed(&region, table, region.rows, row_failed);
     }
     const auto view = [&](int64_t at, int64_t bytes) {
         TensorView v =
@@ -352,6 +458,7 @@ void EngramReader::cancel(std::vector<Pending>* list) {
 void EngramReader::drain() {
     for (Region& r : regions_) {
         cancel(&r.pending);
+        cancel(&r.ahead);
     }
     for (Early& e : early_) {
         cancel(&e.pending);

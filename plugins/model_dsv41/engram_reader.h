@@ -55,11 +55,16 @@ class EngramReader {
         std::span<const int32_t> classes;
         bool early = false;  ///< look into what was read ahead
     };
-    /// Starts fetching a group's rows into `region`; rows that were read ahead are copied instead.
+    /// Starts fetching a group's rows into `region`; rows that were read ahead are copied instead,
+    /// or lie there already.
     Status start(int32_t region, int64_t rows, Span<const Run> runs);
     /// Reads the rows of positions that are likely to come, at most `kEarlyPositions` back.
     Status read_ahead(const Run& run);
     void forget_slot(uint32_t slot);
+    /// Starts reading what the next group of `region` probably begins with, from its row 0 on. The
+    /// group takes the rows over if it begins with the same classes, so a wrong guess costs a read.
+    Status prefetch(int32_t region, const Run& run);
+    int64_t rows_taken_over() const { return rows_taken_over_; }
 
     /// Waits for one table of a region. `row_failed[t]` is set for rows without valid data; their
     /// records are zeros, which leaves the streams as they are.
@@ -92,6 +97,11 @@ class EngramReader {
         std::vector<int64_t> ids;  ///< [rows, tables, columns]
         std::vector<Pending> pending;
         int64_t rows = 0;
+        // Read ahead of the group, into the rows that it will have.
+        std::vector<Pending> ahead;
+        std::vector<int32_t> ahead_classes;  ///< history and rows
+        int64_t ahead_rows = 0;              ///< 0: nothing
+        bool taken_over = false;             ///< by the group that was started last
     };
     struct Early {
         std::vector<int64_t> position;  ///< [kEarlyPositions], -1: nothing
@@ -113,6 +123,9 @@ class EngramReader {
     Status finish(Table& table, Pending* pending, int64_t count, int64_t timeout_us,
                   bool* any_failed);
     Status settle(Early* early);
+    int64_t take_over(Region* region, int64_t rows, Span<const Run> runs);
+    Status finish_ahead(int32_t table, Region* region, int64_t timeout_us, bool* any_failed);
+    void mark_failed(Region* region, int32_t table, int64_t rows, Span<uint8_t> row_failed);
     void cancel(std::vector<Pending>* list);
     uint8_t* table_data(const Region& region, int64_t table) const;
 
@@ -132,6 +145,7 @@ class EngramReader {
     std::vector<int64_t> fetch_ids_;    ///< ids of one table in the order of the staging rows
     std::vector<uint64_t> failed_, failed_scales_;
     int64_t wait_us_ = 0;
+    int64_t rows_taken_over_ = 0;
     Host* host_ = nullptr;
     std::atomic<bool> aborted_{false};
 };

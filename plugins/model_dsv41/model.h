@@ -114,6 +114,11 @@ class Dsv41Model final : public Model, private EngramFeed {
     Status chunk_outputs(const StepPlan& plan, const plan::Chunk& chunk, int64_t index);
     Status start_engram(const StepPlan& plan);
     Status start_chunk_engram(const StepPlan& plan, int64_t index);
+    Status prefetch_chunk(const StepPlan& plan);
+    /// Staging of a step's chunk; the one behind its last is that of the next step's first.
+    int32_t chunk_region(int64_t index) const {
+        return 1 + static_cast<int32_t>((chunk_turn_ + index) % kChunkRegions);
+    }
     Status finish_submit(const StepPlan& plan);
     Status collect_tokens();
     Status collect_drafts();
@@ -182,6 +187,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     std::vector<int32_t> run_classes_;
     std::vector<EngramReader::Run> runs_;
     int32_t active_region_ = 0;
+    int64_t chunk_turn_ = 0;  ///< chunks of all steps so far
     std::vector<uint8_t> window_failed_, chunk_failed_, active_failed_;
     std::vector<WindowResult> window_results_;
     std::vector<DraftResult> draft_results_;

@@ -170,7 +170,39 @@ Status Dsv41Model::start_chunk_engram(const StepPlan& plan, int64_t index) {
     }
     const EngramReader::Run run{
         c.slot, c.begin, 0, rows, {run_classes_.data(), run_classes_.size()}, false};
-    return engram_.start(1 + static_cast<int32_t>(index % kChunkRegions), rows, {&run, 1});
+    return engram_.start(chunk_region(index), rows, {&run, 1});
+}
+
+/// Starts reading the rows of the chunk that the next step will probably run, while the last one of
+/// this step computes. Advice: what does not fit is left out.
+Status Dsv41Model::prefetch_chunk(const StepPlan& plan) {
+    if (!engram_.is_open() || plan.prefetches.empty()) {
+        return {};
+    }
+    uint64_t total = 0;  // their tokens are the last of the pool
+    for (const plan::Prefetch& p : plan.prefetches) {
+        total += static_cast<uint64_t>(std::max<int64_t>(p.end - p.begin, 0));
+    }
+    const plan::Prefetch& p = plan.prefetches[0];
+    const int64_t rows = p.end - p.begin;
+    if (total > plan.tokens.size || rows < 1 || rows > parts_.info.max_chunk_rows ||
+        p.slot >= slots_.size() || slots_[p.slot].generation != p.generation) {
+        return {};
+    }
+    const int64_t history = engram_.hash().history();
+    run_classes_.clear();
+    for (int64_t i = history; i > 0; --i) {
+        run_classes_.push_back(slots_[p.slot].class_at(p.begin - i));
+    }
+    for (const int32_t token :
+         plan.tokens.subspan(plan.tokens.size - total, static_cast<uint64_t>(rows))) {
+        int32_t token_class = 0;
+        TENON_TRY(this->token_class(token, &token_class));
+        run_classes_.push_back(token_class);
+    }
+    const EngramReader::Run run{
+        p.slot, p.begin, 0, rows, {run_classes_.data(), run_classes_.size()}, false};
+    return engram_.prefetch(chunk_region(step_.chunks), run);
 }
 
 /// Logits of the rows that targets ask for, in tiles.
@@ -256,13 +288,16 @@ Status Dsv41Model::run_chunks(const StepPlan& plan) {
         TENON_TRY(build_chunk(plan, c, i));
         TENON_TRY(check_targets(plan, c));
         TENON_TRY(chunk_block_.upload(*device_, *stream_));
+        if (i + 1 == step_.chunks) {
+            TENON_TRY(prefetch_chunk(plan));
+        }
         ChunkResult& result = chunk_results_[static_cast<size_t>(i)];
         result = ChunkResult();
         result.slot = c.slot;
         result.generation = c.generation;
         result.stage_end = c.stage_end;
         forward_.set_tracer(trace_.wanted() ? &trace_ : nullptr);
-        active_region_ = 1 + static_cast<int32_t>(i % kChunkRegions);
+        active_region_ = chunk_region(i);
         std::fill(active_failed_.begin(), active_failed_.end(), uint8_t{0});
         TENON_TRY(forward_.backbone(chunk_group_, this));
         if (trace_.wanted() && engram_.is_open()) {
@@ -288,6 +323,7 @@ Status Dsv41Model::run_chunks(const StepPlan& plan) {
             chunk_probe_ += probe_.as<uint64_t>()[kProbeStride];
         }
     }
+    chunk_turn_ += step_.chunks;
     return {};
 }
 

@@ -112,5 +112,97 @@ TEST_P(Stores, Give_the_bits_of_plain_reads) {
 
 INSTANTIATE_TEST_SUITE_P(Plugins, Stores, ::testing::Values("mmap", "io_uring"));
 
+/// Two chunks of a prompt; beside the first, `guess` is named as the tokens of the second.
+struct Guessed {
+    std::vector<float> logits;
+    std::vector<RowStatus> status;
+    int64_t rows_read = 0;  ///< of the second chunk's step
+};
+
+class ChunkPrefetch : public ::testing::Test {
+  protected:
+    ChunkPrefetch() : rig_(make_rig(tiny_model())) {}
+
+    Guessed run(const std::vector<int32_t>& guess, bool fails = false) {
+        const std::vector<int32_t> ids = ints(tiny_prompts().tensor("p97.ids"));
+        rig_->open(0);
+        Guessed out;
+        PlanBuilder first = rig_->next();
+        chunk(first, ids, 0, kBorder);
+        if (!guess.empty()) {
+            first.prefetch(0, rig_->generation(0), kBorder, guess);
+        }
+        if (fails) {
+            // The first fetch is that of the chunk itself.
+            rig_->fake_store().fail_after("layers.1.engram.embed.weight", 1);
+        }
+        out.status.push_back(rig_->run(first).chunks.at(0));
+        const int64_t before = rig_->fake_store().rows_read();
+        PlanBuilder second = rig_->next();
+        chunk(second, ids, kBorder, static_cast<int64_t>(ids.size()));
+        out.status.push_back(rig_->run(second).chunks.at(0));
+        out.rows_read = rig_->fake_store().rows_read() - before;
+        rig_->want_logits(true);
+        rig_->window(0, {7}, 1);
+        out.logits = rig_->logits();
+        rig_->want_logits(false);
+        rig_->close(0);
+        return out;
+    }
+    void chunk(PlanBuilder& plan, const std::vector<int32_t>& ids, int64_t begin, int64_t end) {
+        plan.chunk(0, rig_->generation(0), begin, {ids.begin() + begin, ids.begin() + end});
+    }
+    static std::vector<int32_t> rest() {
+        const std::vector<int32_t> ids = ints(tiny_prompts().tensor("p97.ids"));
+        return {ids.begin() + kBorder, ids.end()};
+    }
+    void expect_same(const Guessed& a, const Guessed& b) {
+        EXPECT_EQ(a.logits, b.logits);
+        EXPECT_EQ(a.status, (std::vector<RowStatus>{RowStatus::ok, RowStatus::ok}));
+    }
+
+    static constexpr int64_t kBorder = 40;
+    std::unique_ptr<ModelRig> rig_;
+};
+
+TEST_F(ChunkPrefetch, Rows_that_were_guessed_right_are_not_read_again) {
+    const Guessed plain = run({});
+    EXPECT_GT(plain.rows_read, 0);
+    const Guessed all = run(rest());
+    expect_same(all, plain);
+    EXPECT_EQ(all.rows_read, 0);
+
+    // A shorter guess leaves the rest to read, a longer one has it all.
+    std::vector<int32_t> part = rest();
+    part.resize(20);
+    const Guessed some = run(part);
+    expect_same(some, plain);
+    EXPECT_GT(some.rows_read, 0);
+    EXPECT_LT(some.rows_read, plain.rows_read);
+    std::vector<int32_t> more = rest();
+    more.insert(more.end(), {5, 6, 7});
+    const Guessed longer = run(more);
+    expect_same(longer, plain);
+    EXPECT_EQ(longer.rows_read, 0);
+}
+
+TEST_F(ChunkPrefetch, A_wrong_guess_costs_a_read_and_no_result) {
+    const Guessed plain = run({});
+    for (const size_t wrong : {size_t{0}, size_t{11}, rest().size() - 1}) {
+        std::vector<int32_t> guess = rest();
+        guess[wrong] = guess[wrong] == 5 ? 6 : 5;
+        const Guessed got = run(guess);
+        expect_same(got, plain);
+        EXPECT_EQ(got.rows_read, plain.rows_read) << wrong;
+    }
+}
+
+TEST_F(ChunkPrefetch, A_read_ahead_that_fails_is_done_again) {
+    const Guessed plain = run({});
+    const Guessed failed = run(rest(), true);
+    expect_same(failed, plain);
+    EXPECT_GT(failed.rows_read, 0);
+}
+
 }  // namespace
 }  // namespace tenon::testing

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "tenon/storage.h"
 
@@ -22,6 +24,14 @@ class FakeStore final : public RowStore {
     /// Byte xor-ed into what is read, to simulate a wrong table.
     void damage(uint8_t mask) { damage_ = mask; }
     int64_t rows_read() const { return rows_read_; }
+    /// Every fetch takes this long from its start; `wait` sleeps for what is left of it.
+    void take_time(int64_t us) { latency_us_ = us; }
+    int64_t waited_us() const { return waited_us_; }
+    /// After `fetches` more fetches of tables whose name contains `table`, one fails as a whole.
+    void fail_after(std::string table, int fetches) {
+        failing_next_ = std::move(table);
+        good_fetches_ = fetches;
+    }
     /// Keeps the ids that tables of this name are asked for from now on.
     void watch(std::string table) {
         watched_name_ = std::move(table);
@@ -101,6 +111,14 @@ class FakeStore final : public RowStore {
                 dst[0] ^= store_.damage_;
                 ++store_.rows_read_;
             }
+            if (!store_.failing_next_.empty() &&
+                name_.find(store_.failing_next_) != std::string::npos &&
+                store_.good_fetches_-- == 0) {
+                std::fill(failed.begin(), failed.end(), ~uint64_t{0});
+                store_.failing_next_.clear();
+            }
+            free->due =
+                std::chrono::steady_clock::now() + std::chrono::microseconds(store_.latency_us_);
             free->ticket = *out = ++next_;
             return {};
         }
@@ -108,6 +126,12 @@ class FakeStore final : public RowStore {
             Open* o = find(ticket);
             if (o == nullptr) {
                 return error(Code::not_found, "{}: no ticket {}", name_, ticket);
+            }
+            const auto left = o->due - std::chrono::steady_clock::now();
+            if (left.count() > 0) {
+                std::this_thread::sleep_until(o->due);
+                store_.waited_us_ +=
+                    std::chrono::duration_cast<std::chrono::microseconds>(left).count();
             }
             for (uint64_t i = 0; i < failed.size && i < o->failed.size(); ++i) {
                 failed[i] = o->failed[i];
@@ -125,6 +149,7 @@ class FakeStore final : public RowStore {
       private:
         struct Open {
             Ticket ticket = 0;
+            std::chrono::steady_clock::time_point due;
             std::vector<uint64_t> failed;
         };
         Open* find(Ticket ticket) {
@@ -147,7 +172,9 @@ class FakeStore final : public RowStore {
     std::string watched_name_;
     std::vector<int64_t> watched_;
     uint8_t damage_ = 0;
-    int64_t rows_read_ = 0;
+    int64_t rows_read_ = 0, latency_us_ = 0, waited_us_ = 0;
+    std::string failing_next_;
+    int good_fetches_ = 0;
 };
 
 }  // namespace tenon::testing

@@ -30,7 +30,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 300)
   endif()
   if(TARGET tenon_engine AND TARGET exl3)
-    foreach(test engine_mini_test engine_prefix_test engine_replay_test)
+    foreach(test engine_mini_test engine_prefetch_test engine_prefix_test engine_replay_test)
       tenon_add_test(${test} SOURCES model/${test}.cc
           LINK tenon_model_rig tenon_engine nlohmann_json::nlohmann_json LABELS model TIMEOUT 900)
       add_dependencies(${test} dsv41 cpu exl3)

@@ -119,13 +119,24 @@ class PlanBuilder {
         snap_out_.push_back(snap(plan::SnapOpKind::save, kind, snapshot, slot, generation, at));
         return *this;
     }
+    /// Tokens of the chunk that may come next.
+    PlanBuilder& prefetch(uint32_t slot, uint32_t generation, int64_t begin,
+                          const std::vector<int32_t>& tokens) {
+        prefetches_.push_back(
+            {slot, generation, begin, begin + static_cast<int64_t>(tokens.size())});
+        guessed_.insert(guessed_.end(), tokens.begin(), tokens.end());
+        return *this;
+    }
     PlanBuilder& flags(uint64_t value) {
         flags_ = value;
         return *this;
     }
 
     /// Valid until this object changes or ends.
-    StepPlan view() const {
+    StepPlan view() {
+        // Guessed tokens are the last of the pool.
+        tokens_.insert(tokens_.end(), guessed_.begin(), guessed_.end());
+        guessed_.clear();
         StepPlan p;
         p.header.step = step_;
         p.header.flags = flags_;
@@ -139,6 +150,7 @@ class PlanBuilder {
         p.drafts = drafts_;
         p.chunks = chunks_;
         p.targets = targets_;
+        p.prefetches = prefetches_;
         p.tokens = tokens_;
         p.pages = pages_;
         p.pairs = pairs_;
@@ -169,7 +181,8 @@ class PlanBuilder {
     std::vector<plan::Draft> drafts_;
     std::vector<plan::Chunk> chunks_;
     std::vector<plan::Target> targets_;
-    std::vector<int32_t> tokens_, pages_;
+    std::vector<plan::Prefetch> prefetches_;
+    std::vector<int32_t> tokens_, guessed_, pages_;
     std::vector<plan::Pair> pairs_;
 };
 
