@@ -4,7 +4,7 @@ if(TARGET tenon_http AND TARGET tenon_testing)
   add_library(tenon_fake_engine STATIC fakes/fake_engine.cc)
   target_include_directories(tenon_fake_engine PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(tenon_fake_engine PUBLIC tenon::sdk nlohmann_json::nlohmann_json PRIVATE tenon_compile)
-  tenon_add_test(protocol_openai
+  tenon_add_test(protocol_openai PLAIN
       SOURCES protocol/chat_test.cc protocol/completion_test.cc protocol/malformed_http_test.cc
               protocol/malformed_json_test.cc protocol/parts_test.cc protocol/server_test.cc
               protocol/tls_test.cc protocol/raw_client.cc

@@ -45,7 +45,7 @@ if(TENON_OTHER_CXX AND NOT TENON_SANITIZE)
 endif()
 
 get_property(plugin_targets GLOBAL PROPERTY TENON_PLUGIN_TARGETS)
-tenon_add_test(test_host
+tenon_add_test(test_host PLAIN
     SOURCES unit/host_checkpoint_test.cc unit/host_http_client_test.cc unit/host_lifecycle_test.cc
             unit/host_log_test.cc unit/host_memory_test.cc unit/host_metrics_test.cc unit/host_profile_test.cc
             unit/host_registry_test.cc unit/host_synthetic_test.cc unit/host_units_test.cc

@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: MIT
 # Tests of the op contract and of the CPU compute plugin.
-set(ops_conformance ${PROJECT_SOURCE_DIR}/sdk/conformance/ops)
-add_library(tenon_op_fixture OBJECT ${ops_conformance}/op_fixture.cc)
-target_link_libraries(tenon_op_fixture PUBLIC tenon::sdk GTest::gtest PRIVATE tenon_compile)
-target_include_directories(tenon_op_fixture PUBLIC ${PROJECT_SOURCE_DIR}/sdk/conformance/include)
-
 tenon_add_test(ops_golden_test
     SOURCES unit/ops_golden_test.cc unit/ops_providers.cc
     LINK tenon_op_fixture tenon::cpu_ops)
 
 # The suites that every compute plugin runs, here on the static library in both kinds of kernels.
-foreach(suite basic kvq rope attn index route_engram sample draft state invariance arguments)
-  list(APPEND op_suites ${ops_conformance}/${suite}_test.cc)
-endforeach()
 tenon_add_test(ops_conformance_test
-    SOURCES ${op_suites} ${ops_conformance}/oracle_test.cc unit/ops_providers.cc
-    LINK tenon_op_fixture tenon::cpu_ops)
+    SOURCES unit/ops_providers.cc
+    LINK tenon_op_suites tenon_op_fixture tenon::cpu_ops)
 
 tenon_add_test(ops_layout_test SOURCES unit/ops_layout_test.cc)
 tenon_add_test(numeric_test SOURCES unit/numeric_test.cc)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Row stores: planning, the lane behind a scripted backend, the real engines, and conformance without io_uring.
 if(TARGET storage_common)
-  tenon_add_test(storage_plan_test SOURCES unit/storage_plan_test.cc LINK storage_common)
-  tenon_add_test(storage_lane_test SOURCES unit/storage_lane_test.cc
+  tenon_add_test(storage_plan_test PLAIN SOURCES unit/storage_plan_test.cc LINK storage_common)
+  tenon_add_test(storage_lane_test PLAIN SOURCES unit/storage_lane_test.cc
       LINK storage_common tenon::testing)
 endif()
 if(TARGET storage_uring AND TARGET io_uring AND TARGET mmap AND NOT TENON_STATIC_PLUGINS)
@@ -39,7 +39,7 @@ if(TARGET storage_common AND NOT TENON_STATIC_PLUGINS)
   foreach(fake faulty_store faulty_constraint)
     target_link_options(${fake} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map)
   endforeach()
-  tenon_add_test(conformance_self_test SOURCES unit/conformance_self_test.cc LINK tenon::testing
+  tenon_add_test(conformance_self_test PLAIN SOURCES unit/conformance_self_test.cc LINK tenon::testing
       LABELS conformance)
   target_compile_definitions(conformance_self_test PRIVATE
       TENON_CONFORMANCE="$<TARGET_FILE:tenon::conformance>"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 if(TARGET tenon_dsv41_text)
-  tenon_add_test(test_text
+  tenon_add_test(test_text PLAIN
       SOURCES
         unit/text_chat.cc
         unit/text_engram.cc
