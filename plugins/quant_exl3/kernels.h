@@ -27,8 +27,19 @@ constexpr int lane_of_column(int column) {
 /// order.
 using DecodeFn = void (*)(const uint16_t* words, int64_t tile_rows, float* panel);
 
+/// y[rows][128] in lane order = staged rows times `tile_rows` tile rows of a block, decoded in
+/// registers; y is 32-byte aligned. The bits are those of a decoded panel.
+using FusedFn = void (*)(const uint16_t* words, int64_t tile_rows, const float* x, int64_t stride,
+                         float* y);
+constexpr int64_t kFusedRows = 2;  // from four rows on the panel is as fast
+/// One for each number of rows from 1.
+struct FusedSet {
+    FusedFn rows[kFusedRows];
+};
+
 struct BlockArgs {
     DecodeFn decode;
+    const FusedSet* fused;  ///< null: every row count goes through the panel
     const uint16_t* words;  ///< of this block
     int twice_k;
     int64_t k;
@@ -44,6 +55,8 @@ struct BlockArgs {
 struct Kernels {
     /// Null for a rate that the codebook does not have.
     DecodeFn (*decoder)(int twice_k, Codebook codebook);
+    /// Null if this CPU or codebook has none.
+    const FusedSet* (*fused)(int twice_k, Codebook codebook);
     void (*stage)(const packed::RowsIn& x, int64_t rows, int64_t in, int64_t k, const float* suh,
                   std::byte* staged, int64_t staged_bytes);
     void (*block)(const BlockArgs& args);

@@ -11,6 +11,7 @@
 #include <hwy/foreach_target.h>
 
 #include "decode-inl.h"
+#include "fused-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tenon::exl3::HWY_NAMESPACE {
@@ -93,6 +94,10 @@ void block(const BlockArgs& a) {
     const int64_t step = panel_rows(a.rows);
     const int64_t stride = a.staged_bytes / static_cast<int64_t>(sizeof(float));
     const auto* x = reinterpret_cast<const float*>(a.staged);
+    if (a.fused != nullptr && a.rows <= kFusedRows) {
+        a.fused->rows[a.rows - 1](a.words, a.k / kTile, x, stride, a.y);
+        return finish_rows(a.rows, a.scale, a.bias, a.y);
+    }
     for (int64_t k = 0; k < a.k; k += step) {
         a.decode(a.words + k / kTile * strip_words(a.twice_k), step / kTile, a.panel);
         multiply_panel(x + k, stride, a.rows, a.panel, step, k == 0, a.y);
@@ -112,8 +117,18 @@ DecodeFn decoder(int twice_k, Codebook codebook) {
     return decoder_for<Mul1>(twice_k);
 }
 
+const FusedSet* fused_set(int twice_k, Codebook codebook) {
+#if HWY_TARGET == HWY_AVX2
+    return codebook == Codebook::mul1 ? fused_for(twice_k) : nullptr;
+#else
+    (void)twice_k;
+    (void)codebook;
+    return nullptr;
+#endif
+}
+
 const Kernels* kernels() {
-    static constexpr Kernels kKernels{&decoder, &stage, &block, kPanelRows * kRotation};
+    static constexpr Kernels kKernels{&decoder, &fused_set, &stage, &block, kPanelRows * kRotation};
     return &kKernels;
 }
 

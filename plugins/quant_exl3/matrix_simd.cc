@@ -22,6 +22,7 @@ class SimdMatrix final : public Exl3Matrix {
           kernels_(kernels),
           twice_k_(part.tensors->twice_k),
           decode_(kernels.decoder(twice_k_, part.tensors->codebook)),
+          fused_(kernels.fused(twice_k_, part.tensors->codebook)),
           words_(packed_words(part.k, part.n, twice_k_)),
           lane_scale_(part.n),
           lane_bias_(part.n) {
@@ -48,6 +49,7 @@ class SimdMatrix final : public Exl3Matrix {
                std::byte* work) const override {
         BlockArgs args;
         args.decode = decode_;
+        args.fused = fused_;
         args.words = block_words(index);
         args.twice_k = twice_k_;
         args.k = k();
@@ -105,6 +107,7 @@ class SimdMatrix final : public Exl3Matrix {
     const Kernels& kernels_;
     int twice_k_;
     DecodeFn decode_;
+    const FusedSet* fused_;
     packed::AlignedArray<uint16_t> words_;
     packed::AlignedArray<float> lane_scale_;
     packed::AlignedArray<float> lane_bias_;

@@ -3,6 +3,9 @@
 // and 7.1 to 7.3).
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "plugins/quant_exl3/kernels.h"
 #include "quant_exl3_util.h"
 #include "tenon/testing/safetensors.h"
 
@@ -73,6 +76,43 @@ TEST(Exl3Codebook, Mul1_without_the_fused_rounding_is_another_codebook) {
     }
 
     EXPECT_EQ(different, 822);
+}
+
+// Every state, through the kernel that decodes in registers and through the panel: a row of x with
+// a single 1 picks one weight out of each column.
+TEST(Exl3Codebook, Simd_kernels_produce_every_value_of_mul1) {
+    const exl3::Kernels* kernels = exl3::simd_kernels();
+    if (kernels == nullptr) {
+        GTEST_SKIP() << "this CPU has no SIMD kernels";
+    }
+    const exl3::FusedSet* fused = kernels->fused(16, Codebook::mul1);
+    constexpr int kWords = static_cast<int>(exl3::strip_words(16));
+    std::vector<uint16_t> words(kWords);
+    const float* table = exl3::codebook_table(Codebook::mul1);
+    alignas(64) float y[2 * 128];
+    std::vector<float> panel(16 * 128);
+    int wrong = 0;
+    for (int first = 0; first < 65536; first += kWords) {
+        std::iota(words.begin(), words.end(), static_cast<uint16_t>(first));
+        kernels->decoder(16, Codebook::mul1)(words.data(), 1, panel.data());
+        // At 8 bits the window of an odd position ends with a word, which is then the state.
+        for (int i = 0; i < kWords; ++i) {
+            const int p = i / exl3::kLanes % 16 * 2 + 1;
+            const int at = exl3::tile_row(p) * 128 + i / 256 * 32 + exl3::tile_column(p) / 8 * 16;
+            wrong += panel[static_cast<size_t>(at + i % exl3::kLanes)] !=
+                     table[words[static_cast<size_t>(i)]];
+        }
+        for (int row = 0; fused != nullptr && row < 16; ++row) {
+            float x[2][16] = {};
+            x[0][row] = x[1][15 - row] = 1.0f;
+            fused->rows[0](words.data(), 1, x[0], 16, y);
+            wrong += !std::equal(y, y + 128, panel.data() + row * 128);
+            fused->rows[1](words.data(), 1, x[0], 16, y);
+            wrong += !std::equal(y, y + 128, panel.data() + row * 128);
+            wrong += !std::equal(y + 128, y + 256, panel.data() + (15 - row) * 128);
+        }
+    }
+    EXPECT_EQ(wrong, 0);
 }
 
 TEST(Exl3Tile, Order_equals_the_golden_permutation) {
