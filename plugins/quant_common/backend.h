@@ -52,7 +52,10 @@ class CpuBackend final : public Backend<Part> {
     using Bytes = std::function<int64_t(const Part&)>;
 
     CpuBackend(Device& device, Make make, Bytes bytes)
-        : pool_(packed::pool_of(&device)), make_(std::move(make)), bytes_(std::move(bytes)) {}
+        : pool_(packed::pool_of(&device)),
+          reference_(packed::wants_reference(device)),
+          make_(std::move(make)),
+          bytes_(std::move(bytes)) {}
 
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
@@ -72,6 +75,7 @@ class CpuBackend final : public Backend<Part> {
         desc.hidden = parts.hidden;
         desc.intermediate = parts.intermediate;
         desc.whole_width = parts.whole_width;
+        desc.reference = reference_;
         for (const ExpertParts<Part>& e : parts.experts) {
             desc.experts.push_back(expert(e));
         }
@@ -97,6 +101,7 @@ class CpuBackend final : public Backend<Part> {
     }
 
     ParallelFor* pool_;
+    bool reference_;
     Make make_;
     Bytes bytes_;
 };

@@ -2,8 +2,8 @@
 // QuantExperts over Matrix (ops.md 3.4): rows sorted by expert, then gate/up/activation, then down
 // and the ordered sum.
 #include <algorithm>
-#include <cmath>
 
+#include "activate.h"
 #include "check.h"
 #include "facets.h"
 #include "tenon/numeric.h"
@@ -30,6 +30,13 @@ class Experts final : public Implements<Experts, QuantExperts> {
             note(e);
         }
         note(desc_.shared);
+        if (!desc_.reference && activate_simd() != nullptr) {
+            activate_ = activate_simd();
+        }
+        for (int32_t id = 0; id <= static_cast<int32_t>(desc_.experts.size()); ++id) {
+            const ExpertMatrices& e = expert(id);
+            shares_.push_back(e.w1 != nullptr && e.w1->stages_for(*e.w3) ? 1 : 0);
+        }
     }
 
     int64_t device_bytes() noexcept override { return bytes_; }
@@ -189,7 +196,7 @@ class Experts final : public Implements<Experts, QuantExperts> {
                              const Piece& piece = l.pieces[task / blocks];
                              const int64_t block = task % blocks;
                              const ExpertMatrices& e = expert(piece.expert);
-                             const bool shares = e.w1->stages_for(*e.w3);
+                             const bool shares = shares_[static_cast<size_t>(piece.expert)] != 0;
                              std::byte* staged1 = mine + l.staged1;
                              std::byte* staged3 = shares ? staged1 : mine + l.staged3;
                              if (staged_piece != task / blocks) {
@@ -210,7 +217,6 @@ class Experts final : public Implements<Experts, QuantExperts> {
                      });
     }
 
-    // a = bf16(w silu(g) u) with g and u rounded to bf16, then clamped (ops.md 3.4).
     void activate(float limit, const Layout& l, const Piece& piece, int64_t block, const float* g,
                   const float* u) const {
         const int64_t col0 = block * kBlock;
@@ -219,17 +225,7 @@ class Experts final : public Implements<Experts, QuantExperts> {
             const int64_t entry = piece.first + r;
             const float weight = l.weight[entry];
             uint16_t* a = l.a + entry * l.a_width + col0;
-            for (int64_t c = 0; c < cols; ++c) {
-                float gate = round_bf16(g[r * kBlock + c]);
-                float up = round_bf16(u[r * kBlock + c]);
-                if (limit > 0) {
-                    gate = std::min(gate, limit);
-                    up = std::min(std::max(up, -limit), limit);
-                }
-                const double z = gate;
-                const auto silu = static_cast<float>(z / (1.0 + std::exp(-z)));
-                a[c] = f32_to_bf16(weight * silu * up);
-            }
+            activate_(limit, weight, g + r * kBlock, u + r * kBlock, cols, a);
         }
     }
 
@@ -284,6 +280,8 @@ class Experts final : public Implements<Experts, QuantExperts> {
     int64_t work_bytes_ = 0;
     int64_t staged_in_ = 0;  // widest staged row of any matrix
     bool keep_f32_ = false;
+    ActivateFn activate_ = &activate_reference;
+    std::vector<uint8_t> shares_;  // by expert: w3 reads the rows staged for w1
 };
 
 }  // namespace

@@ -40,6 +40,7 @@ struct ExpertsDesc {
     std::string name;  ///< for messages
     int64_t hidden = 0;
     int64_t intermediate = 0;             ///< of this rank
+    bool reference = false;               ///< no SIMD
     bool whole_width = true;              ///< down products are complete here and round to bf16
     std::vector<ExpertMatrices> experts;  ///< by expert id
     ExpertMatrices shared;                ///< all null: none on this rank

@@ -16,8 +16,8 @@ constexpr int64_t kInlineWork = 48 * 1024;
 constexpr int64_t kInlineStage = 32 * 1024;
 
 struct Layout {
-    std::byte* staged[kMaxProducts] = {};
-    std::byte* worker = nullptr;  // first worker's part
+    std::byte* staged[kMaxProducts];  // of the products there are
+    std::byte* worker = nullptr;      // first worker's part
     int64_t worker_bytes = 0;
     int64_t y_bytes = 0;
     int64_t used = 0;
@@ -74,7 +74,8 @@ void multiply(Span<const Product> products, int64_t rows, void* scratch, Paralle
         return;
     }
     const Layout l = lay_out(products, rows, workers_of(pool), scratch);
-    int64_t first_task[kMaxProducts + 1] = {};
+    int64_t first_task[kMaxProducts + 1];
+    first_task[0] = 0;
     int64_t weights = 0;
     for (uint64_t i = 0; i < products.size; ++i) {
         const Matrix& m = *products[i].matrix;

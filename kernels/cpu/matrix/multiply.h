@@ -3,6 +3,8 @@
 // for the thread pool.
 #pragma once
 
+#include <new>
+
 #include "matrix.h"
 
 namespace tenon::packed {
@@ -20,6 +22,21 @@ struct Product {
 
 /// Most products of one call (groups of a block-diagonal weight, members of a group).
 constexpr int64_t kMaxProducts = 64;
+
+/// The products of one call, on the stack; only those that are added cost anything.
+class ProductList {
+  public:
+    void add(const Matrix* matrix, int32_t staged_by) {
+        auto* p = new (storage_ + count_++ * sizeof(Product)) Product;
+        p->matrix = matrix;
+        p->staged_by = staged_by;
+    }
+    Span<Product> view() { return {std::launder(reinterpret_cast<Product*>(storage_)), count_}; }
+
+  private:
+    alignas(Product) std::byte storage_[kMaxProducts * sizeof(Product)];
+    uint64_t count_ = 0;
+};
 
 /// Scratch of `multiply`; pure function of the matrices, rows and workers.
 int64_t multiply_scratch(Span<const Product> products, int64_t rows, int32_t workers);

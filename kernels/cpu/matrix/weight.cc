@@ -26,8 +26,8 @@ class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
     }
 
     int64_t scratch_bytes(int64_t rows, Regime, DType) noexcept override {
-        Product products[kMaxProducts];
-        return multiply_scratch(fill(products), rows, workers_of(pool_));
+        ProductList products;
+        return multiply_scratch(fill(&products), rows, workers_of(pool_));
     }
 
     Status linear(const LinearArgs& request, Stream&) noexcept override {
@@ -39,14 +39,14 @@ class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
         if (rows == 0) {
             return {};
         }
-        Product products[kMaxProducts];
-        const Span<Product> list = fill(products);
+        ProductList products;
+        const Span<Product> list = fill(&products);
         TENON_TRY(
             check_scratch("linear", args.scratch, multiply_scratch(list, rows, workers_of(pool_))));
         for (int64_t g = 0; g < count; ++g) {
             const int64_t x_at = count == 1 ? 0 : g * args.x.stride[1];
             const int64_t y_at = count == 1 ? 0 : g * args.y.stride[1];
-            Product& p = products[g];
+            Product& p = list.data[g];
             p.x.data = args.x.as<char>() + x_at * dtype_bytes(args.x.dtype);
             p.x.dtype = args.x.dtype;
             p.x.stride = args.x.stride[0];
@@ -77,12 +77,11 @@ class Weight final : public Implements<Weight, QuantWeight, QuantDequant> {
     }
 
   private:
-    Span<Product> fill(Product* products) const {
+    Span<Product> fill(ProductList* products) const {
         for (size_t g = 0; g < groups_.size(); ++g) {
-            products[g].matrix = groups_[g].get();
-            products[g].staged_by = static_cast<int32_t>(g);
+            products->add(groups_[g].get(), static_cast<int32_t>(g));
         }
-        return {products, groups_.size()};
+        return products->view();
     }
 
     std::string name_;
@@ -116,18 +115,18 @@ class Group final : public Implements<Group, QuantGroup> {
     }
 
     int64_t scratch_bytes(int64_t rows, Regime) noexcept override {
-        Product products[kMaxProducts];
-        return multiply_scratch(fill(products), rows, workers_of(pool_));
+        ProductList products;
+        return multiply_scratch(fill(&products), rows, workers_of(pool_));
     }
 
     Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
                   Stream&) noexcept override {
         TENON_TRY(check_group(name_, members_[0]->in(), outs_, x, ys));
         const int64_t rows = x.shape[0];
-        Product products[kMaxProducts];
-        const Span<Product> list = fill(products);
+        ProductList products;
+        const Span<Product> list = fill(&products);
         for (uint64_t i = 0; i < ys.size; ++i) {
-            Product& p = products[i];
+            Product& p = list.data[i];
             p.x.data = x.data;
             p.x.dtype = x.dtype;
             p.x.stride = x.stride[0];
@@ -145,12 +144,11 @@ class Group final : public Implements<Group, QuantGroup> {
     }
 
   private:
-    Span<Product> fill(Product* products) const {
+    Span<Product> fill(ProductList* products) const {
         for (size_t i = 0; i < members_.size(); ++i) {
-            products[i].matrix = members_[i].get();
-            products[i].staged_by = staged_by_[i];
+            products->add(members_[i].get(), staged_by_[i]);
         }
-        return {products, members_.size()};
+        return products->view();
     }
 
     std::string name_;
