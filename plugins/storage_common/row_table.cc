@@ -2,6 +2,8 @@
 // Checks of fetches, tickets and waiting; all reading happens on the lane.
 #include "plugins/storage_common/row_table.h"
 
+#include "plugins/storage_common/memory_table.h"
+
 #include "tenon/plugin.h"
 
 #include <algorithm>
@@ -27,6 +29,8 @@ Metric* series(Host& host, MetricKind kind, const char* name, const char* help,
     return host.metric(desc);
 }
 
+}  // namespace
+
 void register_metrics(Host& host, LaneTable& table) {
     const std::string labels = "table=" + table.name;
     const auto counter = [&](const char* name, const char* help) {
@@ -44,7 +48,61 @@ void register_metrics(Host& host, LaneTable& table) {
                                  "Time from a fetch to its last row", labels);
 }
 
-}  // namespace
+RowTableStats stats_of(const LaneTable& table) {
+    RowTableStats stats;
+    stats.rows = table.rows.value.load(std::memory_order_relaxed);
+    stats.unique_rows = table.unique_rows.value.load(std::memory_order_relaxed);
+    stats.reads = table.reads.value.load(std::memory_order_relaxed);
+    stats.read_bytes = table.read_bytes.value.load(std::memory_order_relaxed);
+    stats.failed_rows = table.failed_rows.value.load(std::memory_order_relaxed);
+    stats.retries = table.retries.value.load(std::memory_order_relaxed);
+    return stats;
+}
+
+Status check_length(const RowTableDesc& desc, const RowLayout& layout, uint64_t file_bytes) {
+    if (file_bytes < layout.file_end()) {
+        return error(Code::invalid_argument,
+                     "{}: {} is shorter than its {} rows of {} bytes need: {} bytes, expected at "
+                     "least {}; is the copy complete?",
+                     desc.name, desc.path, desc.rows, desc.row_bytes, file_bytes,
+                     layout.file_end());
+    }
+    return {};
+}
+
+Status check_batch(const LaneTable& table, const RowBatch& batch) {
+    const auto n = static_cast<int64_t>(batch.ids.size);
+    const TensorView& dst = batch.dst;
+    if (n > table.max_batch) {
+        return error(Code::invalid_argument, "{}: fetch of {} rows, the table was opened for {}",
+                     table.name, n, table.max_batch);
+    }
+    if (n == 0) {
+        return {};
+    }
+    const auto row_bytes = static_cast<int64_t>(table.layout.row_bytes);
+    if (dst.rank != 2 || dtype_bytes(dst.dtype) != 1 || dst.shape[0] != n ||
+        dst.shape[1] != row_bytes) {
+        return error(Code::invalid_argument, "{}: dst is {}, expected u8[{}, {}]", table.name,
+                     describe(dst), n, row_bytes);
+    }
+    if (dst.null() || dst.place == Place::device || dst.stride[1] != 1 ||
+        (n > 1 && dst.stride[0] < row_bytes)) {
+        return error(Code::invalid_argument,
+                     "{}: dst must be host memory with rows of {} contiguous bytes that do not "
+                     "overlap; strides are {}, {}",
+                     table.name, row_bytes, dst.stride[0], dst.stride[1]);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t id = batch.ids[static_cast<uint64_t>(i)];
+        if (id < -1 || id >= table.layout.rows) {
+            return error(Code::invalid_argument,
+                         "{}: id {} at position {} is out of range, expected -1 … {}", table.name,
+                         id, i, table.layout.rows - 1);
+        }
+    }
+    return {};
+}
 
 LaneRowTable::LaneRowTable(Host& host, std::shared_ptr<ReadLane> lane)
     : host_(host), lane_(std::move(lane)) {}
@@ -58,13 +116,7 @@ Result<Ref<RowTable>> LaneRowTable::open(Host& host, const std::string& componen
     if (!file.ok()) {
         return file.take_status().with_context(desc.name.view());
     }
-    if (file->bytes() < layout.file_end()) {
-        return error(Code::invalid_argument,
-                     "{}: {} is shorter than its {} rows of {} bytes need: {} bytes, expected at "
-                     "least {}; is the copy complete?",
-                     desc.name, desc.path, desc.rows, desc.row_bytes, file->bytes(),
-                     layout.file_end());
-    }
+    TENON_TRY(check_length(desc, layout, file->bytes()));
     auto* made = new LaneRowTable(host, std::move(lane));
     Ref<RowTable> owner(made);
     LaneTable& table = made->table_;
@@ -114,53 +166,12 @@ RowTableInfo LaneRowTable::info() noexcept {
 }
 
 RowTableStats LaneRowTable::stats() noexcept {
-    RowTableStats stats;
-    stats.rows = table_.rows.value.load(std::memory_order_relaxed);
-    stats.unique_rows = table_.unique_rows.value.load(std::memory_order_relaxed);
-    stats.reads = table_.reads.value.load(std::memory_order_relaxed);
-    stats.read_bytes = table_.read_bytes.value.load(std::memory_order_relaxed);
-    stats.failed_rows = table_.failed_rows.value.load(std::memory_order_relaxed);
-    stats.retries = table_.retries.value.load(std::memory_order_relaxed);
-    return stats;
-}
-
-Status LaneRowTable::check_batch(const RowBatch& batch) const {
-    const auto n = static_cast<int64_t>(batch.ids.size);
-    const TensorView& dst = batch.dst;
-    if (n > table_.max_batch) {
-        return error(Code::invalid_argument, "{}: fetch of {} rows, the table was opened for {}",
-                     table_.name, n, table_.max_batch);
-    }
-    if (n == 0) {
-        return {};
-    }
-    const auto row_bytes = static_cast<int64_t>(table_.layout.row_bytes);
-    if (dst.rank != 2 || dtype_bytes(dst.dtype) != 1 || dst.shape[0] != n ||
-        dst.shape[1] != row_bytes) {
-        return error(Code::invalid_argument, "{}: dst is {}, expected u8[{}, {}]", table_.name,
-                     describe(dst), n, row_bytes);
-    }
-    if (dst.null() || dst.place == Place::device || dst.stride[1] != 1 ||
-        (n > 1 && dst.stride[0] < row_bytes)) {
-        return error(Code::invalid_argument,
-                     "{}: dst must be host memory with rows of {} contiguous bytes that do not "
-                     "overlap; strides are {}, {}",
-                     table_.name, row_bytes, dst.stride[0], dst.stride[1]);
-    }
-    for (int64_t i = 0; i < n; ++i) {
-        const int64_t id = batch.ids[static_cast<uint64_t>(i)];
-        if (id < -1 || id >= table_.layout.rows) {
-            return error(Code::invalid_argument,
-                         "{}: id {} at position {} is out of range, expected -1 … {}", table_.name,
-                         id, i, table_.layout.rows - 1);
-        }
-    }
-    return {};
+    return stats_of(table_);
 }
 
 Status LaneRowTable::fetch(const RowBatch& batch, Ticket* out) noexcept {
     return guard([&]() -> Status {
-        TENON_TRY(check_batch(batch));
+        TENON_TRY(check_batch(table_, batch));
         const auto free = std::find(open_.begin(), open_.end(), Ticket{0});
         if (free == open_.end()) {
             return error(Code::unavailable,
@@ -262,7 +273,13 @@ void LaneRowTable::end(TicketSlot& slot) {
 Status LaneRowStore::open(const RowTableDesc& desc, RowTable** out) noexcept {
     return guard([&]() -> Status {
         // The description is checked before a thread starts for it.
-        TENON_TRY(make_layout(desc).take_status());
+        TENON_ASSIGN(const RowLayout layout, make_layout(desc));
+        if (layout.file_end() - layout.offset <= memory_bytes_ && layout.rows > 0) {
+            auto table = MemoryRowTable::open(host_, component_, desc);
+            TENON_TRY(table.take_status());
+            *out = table->detach();
+            return {};
+        }
         auto& lane = lanes_.at(static_cast<size_t>(desc.lane % lane_count_));
         if (lane == nullptr) {
             TENON_ASSIGN(lane, start_lane_(desc.lane % lane_count_));

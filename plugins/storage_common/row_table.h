@@ -10,6 +10,15 @@
 
 namespace tenon::storage {
 
+/// The host's series of a table's counters.
+void register_metrics(Host& host, LaneTable& table);
+RowTableStats stats_of(const LaneTable& table);
+
+/// errors  invalid_argument: the file ends before the last row
+Status check_length(const RowTableDesc& desc, const RowLayout& layout, uint64_t file_bytes);
+/// errors  invalid_argument: too many rows, a wrong dst, an id out of range (names the first)
+Status check_batch(const LaneTable& table, const RowBatch& batch);
+
 /// One open table. Thread: the engine thread; different tables may be used by different threads.
 class LaneRowTable final : public Implements<LaneRowTable, RowTable> {
   public:
@@ -28,7 +37,6 @@ class LaneRowTable final : public Implements<LaneRowTable, RowTable> {
 
   private:
     LaneRowTable(Host& host, std::shared_ptr<ReadLane> lane);
-    Status check_batch(const RowBatch& batch) const;
     TicketSlot* find(Ticket ticket);
     void end(TicketSlot& slot);
 
@@ -47,13 +55,16 @@ class LaneRowStore final : public Implements<LaneRowStore, RowStore> {
   public:
     using StartLane = std::function<Result<std::shared_ptr<ReadLane>>(int32_t lane)>;
 
-    /// lanes  how many threads there may be; a table's `lane` is taken modulo it
-    LaneRowStore(Host& host, std::string component, Access access, int32_t lanes, StartLane start)
+    /// lanes         how many threads there may be; a table's `lane` is taken modulo it
+    /// memory_bytes  tables up to this size are read whole at open instead (MemoryRowTable)
+    LaneRowStore(Host& host, std::string component, Access access, int32_t lanes, StartLane start,
+                 uint64_t memory_bytes = 0)
         : host_(host),
           component_(std::move(component)),
           access_(access),
           lane_count_(lanes),
-          start_lane_(std::move(start)) {}
+          start_lane_(std::move(start)),
+          memory_bytes_(memory_bytes) {}
     ~LaneRowStore() = default;
 
     Status open(const RowTableDesc& desc, RowTable** out) noexcept override;
@@ -64,6 +75,7 @@ class LaneRowStore final : public Implements<LaneRowStore, RowStore> {
     const Access access_;
     const int32_t lane_count_;
     const StartLane start_lane_;
+    const uint64_t memory_bytes_;
     std::array<std::shared_ptr<ReadLane>, 4> lanes_;
 };
 

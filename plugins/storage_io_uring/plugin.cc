@@ -7,6 +7,8 @@
 #include "plugins/storage_common/threads_backend.h"
 #include "plugins/storage_io_uring/uring_backend.h"
 
+#include <algorithm>
+
 namespace tenon::storage {
 namespace {
 
@@ -36,6 +38,12 @@ constexpr OptionSpec kOptions[] = {
      .help = "reader threads of the fallback, per ring",
      .min = 1,
      .max = 256},
+    {.key = "in_memory",
+     .type = OptionType::size,
+     .default_value = "0",
+     .help = "tables up to this size are read whole at start and answered from memory",
+     .min = 0,
+     .max = 0x1p40},
 };
 
 struct Settings {
@@ -43,6 +51,7 @@ struct Settings {
     bool direct = true;
     bool fall_back = true;
     int32_t threads = 16;
+    int64_t in_memory = 0;  // bytes
 };
 
 Status check_range(const Options& options, const char* key, int64_t value, int64_t max) {
@@ -67,6 +76,9 @@ Result<Settings> read_settings(const Options& options) {
     }
     if (has("threads")) {
         threads = options.integer("threads");
+    }
+    if (has("in_memory")) {
+        s.in_memory = std::max<int64_t>(options.integer("in_memory"), 0);
     }
     if (has("direct")) {
         s.direct = options.flag("direct");
@@ -144,10 +156,12 @@ Status create(Host& host, const Options& options, Object** out) noexcept {
                      format("reading with threads instead of io_uring threads={} reason=\"{}\"",
                             settings.threads, refusal));
         }
-        *out = new LaneRowStore(host, kName, settings.direct ? Access::direct : Access::buffered,
-                                kLanes, [&host, settings, use_ring](int32_t lane) {
-                                    return start_lane(host, settings, use_ring, lane);
-                                });
+        *out = new LaneRowStore(
+            host, kName, settings.direct ? Access::direct : Access::buffered, kLanes,
+            [&host, settings, use_ring](int32_t lane) {
+                return start_lane(host, settings, use_ring, lane);
+            },
+            static_cast<uint64_t>(settings.in_memory));
         return {};
     });
 }

@@ -4,6 +4,8 @@ if(TARGET storage_common)
   tenon_add_test(storage_plan_test PLAIN SOURCES unit/storage_plan_test.cc LINK storage_common)
   tenon_add_test(storage_lane_test PLAIN SOURCES unit/storage_lane_test.cc
       LINK storage_common tenon::testing)
+  tenon_add_test(storage_memory_test SOURCES unit/storage_memory_test.cc
+      LINK storage_common tenon::testing)
 endif()
 if(TARGET storage_uring AND TARGET io_uring AND TARGET mmap AND NOT TENON_STATIC_PLUGINS)
   tenon_add_test(storage_engines_test SOURCES unit/storage_engines_test.cc unit/allocation_counter.cc
@@ -21,7 +23,12 @@ if(TARGET storage_uring AND TARGET io_uring AND TARGET mmap AND NOT TENON_STATIC
   add_test(NAME conformance.io_uring.buffered
       COMMAND tenon::conformance --plugin $<TARGET_FILE:io_uring>
               --set direct=false --set queue_depth=2)
+  # A copy in memory reads nothing later and does not notice a file that is cut.
+  add_test(NAME conformance.io_uring.in_memory
+      COMMAND tenon::conformance --plugin $<TARGET_FILE:io_uring> --set in_memory=1000000000
+              --gtest_filter=-*Counts_what_it_read*:*cut_end*:*failed_row*:*after_a_failure*)
   set_tests_properties(conformance.io_uring.threads conformance.io_uring.buffered
+      conformance.io_uring.in_memory
       conformance.mmap.old_kernel PROPERTIES
       LABELS conformance TIMEOUT 300 SKIP_RETURN_CODE 77)
 endif()
