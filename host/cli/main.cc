@@ -81,8 +81,11 @@ int usage_error(const CLI::App& app, int argc, char** argv, std::string message)
         }
         at = verbs[static_cast<size_t>(known - names.begin())];
     }
-    const std::string help = at == &app ? "tenon --help" : "tenon " + at->get_name() + " --help";
-    return fail(kExitUsage, message + " (see " + help + ")");
+    std::string verb;
+    for (; at != &app; at = at->get_parent()) {
+        verb = at->get_name() + " " + verb;
+    }
+    return fail(kExitUsage, message + " (see tenon " + verb + "--help)");
 }
 
 }  // namespace

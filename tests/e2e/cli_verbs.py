@@ -163,6 +163,23 @@ def check_score(folder):
     report("score, perplexity", 1, [] if same else [("perplexity", own, said)])
 
 
+def check_usage():
+    """A mistake on the command line names the nearest word, or the help of the verb that it was made in."""
+    cases = [
+        (["serv"], "no verb 'serv'. Did you mean 'serve'?"),
+        (["serve"], "(see tenon serve --help)"),
+        (["bench", "--run", "1"], "no option '--run'. Did you mean '--runs'?"),
+        (["plugin", "new", "storage"], "(see tenon plugin new --help)"),
+    ]
+    wrong = []
+    for args, text in cases:
+        done = subprocess.run([TENON, *args], capture_output=True, timeout=60)
+        found = (done.returncode, done.stderr.decode())
+        if found[0] != 2 or text not in found[1]:
+            wrong.append((" ".join(args), (2, text), found))
+    report("usage errors", len(cases), wrong)
+
+
 def check_inspect(folder):
     """A matrix of the pack against the same matrix of the official-format twin is not exact; names and shapes are."""
     pack = GOLDEN / "dsv41" / "tiny_exl3"
@@ -183,6 +200,7 @@ def check_inspect(folder):
 
 
 with tempfile.TemporaryDirectory() as name:
+    check_usage()
     check_tokenizer(TEXT / "small", "small")
     check_tokenizer(TEXT / "tokenizer", "released")
     check_render(TEXT / "tokenizer", "ids")
