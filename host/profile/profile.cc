@@ -265,23 +265,22 @@ class CrossChecks {
                 format("{}: {} in [{}] {}", place(section, key), key, section, why));
         };
         const OptionBag& engine = profile_.bag("engine");
+        const auto written = [&engine](const char* key) {
+            const Options options = engine.view();
+            const OptionValue* value = options.find(key);
+            return value != nullptr && value->from_profile;
+        };
         if (profile_.bag("engram").integer("lanes") > 1) {
             note("engram", "lanes", "changes nothing: this version reads with one ring");
         }
-        if (engine.is_set("in_flight") && engine.integer("in_flight") > 1) {
+        if (written("in_flight") && engine.integer("in_flight") > 1) {
             note("engine", "in_flight", "changes nothing: this version submits one step at a time");
         }
-        if (engine.is_set("feature_arena")) {
+        if (written("feature_arena")) {
             note("engine", "feature_arena", "changes nothing: this version takes no images");
         }
         if (profile_.bag("log").flag("prompts")) {
             note("log", "prompts", "changes nothing: this version writes no prompts to the log");
-        }
-        for (const char* key : {"compile_time", "cache", "whitespace"}) {
-            if (profile_.bag("constraint").is_set(key) &&
-                profile_.find("constraint")->plugin.empty()) {
-                note("constraint", key, "changes nothing without the key 'plugin'");
-            }
         }
         const auto frontends = profile_.all("frontend");
         const bool asks_keys =

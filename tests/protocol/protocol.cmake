@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The front end over a fake engine: clients with raw sockets, one GoogleTest program.
+# The front end over a fake engine, and over the real one: clients with raw sockets.
 if(TARGET tenon_http AND TARGET tenon_testing)
   add_library(tenon_fake_engine STATIC fakes/fake_engine.cc)
   target_include_directories(tenon_fake_engine PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
@@ -11,4 +11,10 @@ if(TARGET tenon_http AND TARGET tenon_testing)
               ${PROJECT_SOURCE_DIR}/plugins/frontend_openai/plugin.cc
       LINK tenon_http tenon_fake_engine tenon_testing OpenSSL::Crypto
       LABELS protocol)
+  if(TARGET tenon_engine)
+    tenon_add_test(protocol_engine
+        SOURCES protocol/keys_engine_test.cc protocol/raw_client.cc
+        LINK tenon_http tenon_engine tenon_fakes tenon_testing OpenSSL::Crypto
+        LABELS protocol)
+  endif()
 endif()

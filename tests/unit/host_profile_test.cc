@@ -194,7 +194,7 @@ TEST(Profile, Keys_that_change_nothing_are_named) {
     auto p = resolve(
         folder, std::string(kGood) +
                     "engine = { in_flight = 2, feature_arena = \"1 MiB\" }\n"
-                    "log = { prompts = true }\nconstraint = { whitespace = 8 }\n"
+                    "log = { prompts = true }\n"
                     "prefix = { scope = \"key\" }\nengram = { plugin = \"mmap\", lanes = 2 }\n");
     auto plain = resolve(folder, kGood);
 
@@ -206,11 +206,11 @@ TEST(Profile, Keys_that_change_nothing_are_named) {
     }
     for (const char* part :
          {":6:24: in_flight in [engine] changes nothing", "feature_arena in [engine] changes",
-          "prompts in [log] changes", "whitespace in [constraint] changes",
-          "lanes in [engram] changes", "scope in [prefix] = \"key\" separates nobody"}) {
+          "prompts in [log] changes", "lanes in [engram] changes",
+          "scope in [prefix] = \"key\" separates nobody"}) {
         EXPECT_NE(all.find(part), std::string::npos) << part << " in\n" << all;
     }
-    EXPECT_EQ(p->ineffective.size(), 6u) << all;
+    EXPECT_EQ(p->ineffective.size(), 5u) << all;
     EXPECT_TRUE(plain->ineffective.empty());
 }
 
