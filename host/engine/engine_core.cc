@@ -148,10 +148,10 @@ void EngineCore::gather(OutlineInput* input) {
                 {PlannerEventKind::submit, CancelReason::none, request.request_id(), &reply});
         }
     });
-    const bool cancel_all = cancel_all_.load(std::memory_order_acquire);
+    const CancelReason cancel_all = cancel_all_.load(std::memory_order_acquire);
     for (Request* request : requests_) {
-        if (cancel_all) {
-            request->cancel(CancelReason::shutdown);
+        if (cancel_all != CancelReason::none) {
+            request->cancel(cancel_all);
         }
         const CancelReason reason = request->cancelled();
         if (reason != CancelReason::none && !request->cancel_seen) {

@@ -61,8 +61,11 @@ class EngineCore {
     /// Collects the step in flight and drops its results. The model is at rest afterwards.
     void settle() noexcept;
 
-    /// From the next round on everything is cancelled with `shutdown`. Any thread.
-    void cancel_all() noexcept { cancel_all_.store(true, std::memory_order_release); }
+    /// From the next round on everything is cancelled; the first reason stays. Any thread.
+    void cancel_all(CancelReason why) noexcept {
+        CancelReason none = CancelReason::none;
+        cancel_all_.compare_exchange_strong(none, why, std::memory_order_acq_rel);
+    }
     void set_memory_level(uint32_t level) noexcept {
         memory_level_.store(level, std::memory_order_release);
     }
@@ -143,7 +146,7 @@ class EngineCore {
     bool failed_now_ = false;
     EndCause last_failure_ = EndCause::storage;
 
-    std::atomic<bool> cancel_all_{false};
+    std::atomic<CancelReason> cancel_all_{CancelReason::none};
     std::atomic<uint32_t> memory_level_{0};
     std::atomic<int64_t> active_{0};
     std::atomic<int64_t> mean_service_us_{0};

@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kBeatUs = 250'000;         // stats stay fresh while idle
 constexpr int64_t kShutdownUs = 10'000'000;  // for one step in flight and the events behind it
 constexpr int64_t kGuessUs = 1'000'000;      // service time while none was measured
+constexpr uint32_t kMemoryLast = 3;
 constexpr int64_t kReplySlack =
     engine::kMaxReplies - 1;  // the request that fills the queue may have n replies
 
@@ -92,10 +93,14 @@ Status check_config(const engine::PlannerConfig& c, const EngineSettings& s) {
         return error(Code::invalid_argument, "context_tokens: {}, the model's limit is {}",
                      c.context_tokens, info.context_limit);
     }
-    if (c.pool_pages < c.pages_per_slot()) {
+    // What the memory plan always gives; the oldest reply then ends without waiting for others
+    // (engine.md 1.7, 3.3). The planner goes on with one context too, only slower.
+    const int64_t least = c.pages_per_slot() + 2 * int64_t{c.slots};
+    if (c.pool_pages < least) {
         return error(Code::invalid_argument,
-                     "pool_tokens: {} pages of {} tokens, one context of {} needs {}", c.pool_pages,
-                     info.page_tokens, c.context_tokens, c.pages_per_slot());
+                     "pool_pages: {} pages of {} tokens; one context of {} and two pages for each "
+                     "of {} slots need {}",
+                     c.pool_pages, info.page_tokens, c.context_tokens, c.slots, least);
     }
     if (s.max_queued < 1 || s.max_queued > 4096) {
         return error(Code::invalid_argument, "max_queued: {} is out of range 1 to 4096",
@@ -355,7 +360,7 @@ Status EngineLoop::drain(int64_t deadline_us) {
         return {};
     }
     const int64_t left = i.delivery.undelivered().load(std::memory_order_acquire);
-    i.core.cancel_all();
+    i.core.cancel_all(CancelReason::shutdown);
     i.wake->signal();
     i.delivery.wait_delivered(kShutdownUs);
     return error(Code::deadline, "drain: {} replies had not ended at the deadline and were ended",
@@ -369,7 +374,7 @@ void EngineLoop::stop() noexcept {
     }
     begin_drain();
     i.queue.close();
-    i.core.cancel_all();
+    i.core.cancel_all(CancelReason::shutdown);
     i.wake->signal();
     if (i.thread.joinable()) {
         i.thread.join();
@@ -383,6 +388,10 @@ EngineState EngineLoop::state() const noexcept {
 }
 
 void EngineLoop::set_memory_level(uint32_t level) noexcept {
+    if (level >= kMemoryLast) {
+        begin_drain();
+        impl_->core.cancel_all(CancelReason::memory);
+    }
     impl_->core.set_memory_level(level);
     impl_->wake->signal();
 }

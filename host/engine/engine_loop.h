@@ -48,7 +48,7 @@ class EngineLoop final : public Engine {
     EngineState state() const noexcept;
 
     /// Set by the memory watchdog: 0 ok, 1 soft (no admission), 2 hard (newest stream ends),
-    /// engine.md 3.3.
+    /// 3 last (drains, and every stream ends with `memory`; final), engine.md 3.3.
     void set_memory_level(uint32_t level) noexcept;
 
     EngineInfo info() noexcept override;

@@ -116,6 +116,7 @@ int64_t Planner::next_due_us() const {
 }
 
 void Planner::outline(const OutlineInput& input) {
+    now_us_ = input.now_us;
     builder_.reset();
     effects_.clear();
     close_saved();

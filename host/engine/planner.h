@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "host/engine/draft_policy.h"
@@ -50,8 +51,10 @@ struct PlannerConfig {
 ///
 /// A reply is admitted when pages for its prompt are free, and gets more as it grows. When none are
 /// left the newest slot is parked: its pages go, its tokens stay, and when pages are there again
-/// its prompt is computed anew and its tokens run as given rows (engine.md 3.3). A step has one
-/// window of every runnable slot and at most one whole chunk.
+/// its prompt is computed anew and its tokens run as given rows (engine.md 3.3). The oldest of all
+/// is never parked and its parked state never waits for a younger one, so with pages for one
+/// context every reply ends. A step has one window of every runnable slot and at most one whole
+/// chunk.
 class Planner {
   public:
     /// Borrows overlays and host (only for the chain's log line).
@@ -178,11 +181,12 @@ class Planner {
     size_t next_waiting(const SchedulerView& view) const;
     void open(size_t index, const Waiting& next, const PrefixCache::Hit& hit);
     // Pages that run out (planner_pages.cc).
+    std::tuple<bool, uint64_t> seniority(const SequenceSpec& spec) const;
     int64_t first_pages(const SequenceSpec& spec, int64_t known) const;
+    bool reserve(int64_t pages, const SequenceSpec& spec, PrefixCache::Hit* hit);
     int64_t live_slots() const;
-    bool give_up_pages();
     void grow_pages();
-    void mark_newest(const Slot& older);
+    void mark_for(const Slot* needy);
     void park_marked();
     void resume_parked();
     Parked* oldest_parked();
@@ -242,6 +246,7 @@ class Planner {
     StepOutline outline_;
     PlanNote note_;
     uint64_t step_ = 0;
+    int64_t now_us_ = 0;                                         // of the last outline
     int64_t step_rows_ = 0, step_streams_ = 0, step_chunk_ = 0;  // of the last plan
 };
 

@@ -7,14 +7,14 @@
 #include <tuple>
 
 namespace tenon::engine {
-namespace {
 
-/// Order in which slots get pages: foreground before background, then by arrival.
-auto rank(const SequenceSpec& spec) {
-    return std::make_tuple(spec.background, spec.arrival_seq);
+/// Order in which replies get pages, the first is never parked for another: foreground, and what
+/// has waited past the fairness bound of its class, before background; then by arrival.
+std::tuple<bool, uint64_t> Planner::seniority(const SequenceSpec& spec) const {
+    const bool yields =
+        spec.background && now_us_ - spec.arrival_us <= config_.fairness_background_us;
+    return {yields, spec.arrival_seq};
 }
-
-}  // namespace
 
 /// Pages that a reply of `known` tokens starts with: its tokens and two windows.
 int64_t Planner::first_pages(const SequenceSpec& spec, int64_t known) const {
@@ -32,9 +32,27 @@ int64_t Planner::parked() const {
                          [](const Parked& p) { return p.spec != nullptr; });
 }
 
-/// Frees pages that nobody needs at once. False: there are none.
-bool Planner::give_up_pages() {
-    return cache_.evict(builder_);
+/// Pages for a reply that gets a slot, and one for each live slot to go on with; pins the cut of
+/// `hit` hard. False: not now, nothing was given up or pinned.
+bool Planner::reserve(int64_t pages, const SequenceSpec& spec, PrefixCache::Hit* hit) {
+    if (!builder_.has_room(static_cast<uint64_t>(pages), spec.bias.size + spec.counts.size)) {
+        return false;
+    }
+    // Before anything is given up for it: the prefix that it is about to use.
+    cache_.pin_hard(hit->cut, 1);
+    const int64_t live = live_slots();
+    if (make_room(pages - hit->at / config_.info.page_tokens + live, *hit)) {
+        return true;
+    }
+    cache_.pin_hard(hit->cut, -1);
+    if (live == 0 && hit->at > 0) {
+        // Nobody will give pages back. A cut inside a page keeps that page beside the reply's own
+        // ones, so a reply as long as the pool has to go without it.
+        *hit = PrefixCache::Hit{};
+        return make_room(pages, *hit);
+    }
+    mark_for(nullptr);
+    return false;
 }
 
 /// Makes sure that every decoding slot has pages for the window in flight and the next one; the
@@ -45,12 +63,14 @@ void Planner::grow_pages() {
     int32_t count = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
         slots_[i].starved = false;
-        if (slots_[i].state == SlotState::decoding && !slots_[i].parking) {
+        // One whose client reads nothing gets pages when it goes on.
+        if (slots_[i].state == SlotState::decoding && !slots_[i].parking &&
+            slots_[i].blocked_since < 0) {
             order[count++] = static_cast<uint32_t>(i);
         }
     }
     std::sort(order, order + count, [this](uint32_t a, uint32_t b) {
-        return rank(*slots_[a].spec) < rank(*slots_[b].spec);
+        return seniority(*slots_[a].spec) < seniority(*slots_[b].spec);
     });
     for (int32_t i = 0; i < count; ++i) {
         Slot& s = slots_[order[i]];
@@ -63,11 +83,11 @@ void Planner::grow_pages() {
         if (need <= 0) {
             continue;
         }
-        while (pages_.free() < need && give_up_pages()) {
+        while (pages_.free() < need && cache_.evict(builder_)) {
         }
         if (pages_.free() < need || !builder_.has_room(static_cast<uint64_t>(need), 0)) {
             s.starved = true;
-            mark_newest(s);
+            mark_for(&s);
             continue;
         }
         s.pages.resize(static_cast<size_t>(owned + need));
@@ -83,22 +103,28 @@ void Planner::grow_pages() {
     }
 }
 
-/// Marks the newest slot that came after `older`; one at a time, since its pages may be enough.
-void Planner::mark_newest(const Slot& older) {
-    Slot* newest = nullptr;
+/// Marks a slot whose pages `needy` (null: a reply without a slot) gets: one whose client reads
+/// nothing, else the newest that came after `needy`. One at a time, since its pages may be enough.
+void Planner::mark_for(const Slot* needy) {
+    Slot* best = nullptr;
+    const auto key = [this](const Slot& s) {
+        return std::make_tuple(s.blocked_since >= 0, seniority(*s.spec));
+    };
     for (Slot& s : slots_) {
-        if (s.state == SlotState::free || rank(*s.spec) <= rank(*older.spec)) {
+        if (s.spec == nullptr || &s == needy) {
             continue;
         }
         if (s.parking) {
             return;  // its pages come with the results of the step in flight
         }
-        if (newest == nullptr || rank(*newest->spec) < rank(*s.spec)) {
-            newest = &s;
+        const bool may = s.blocked_since >= 0 ||
+                         (needy != nullptr && seniority(*needy->spec) < seniority(*s.spec));
+        if (may && (best == nullptr || key(*best) < key(s))) {
+            best = &s;
         }
     }
-    if (newest != nullptr) {
-        newest->parking = true;
+    if (best != nullptr) {
+        best->parking = true;
     }
 }
 
@@ -122,10 +148,12 @@ void Planner::park_marked() {
     }
 }
 
+/// Of those that could go on.
 Planner::Parked* Planner::oldest_parked() {
     Parked* oldest = nullptr;
     for (Parked& p : parked_) {
-        if (p.spec != nullptr && (oldest == nullptr || rank(*p.spec) < rank(*oldest->spec))) {
+        if (p.spec != nullptr && p.blocked_since < 0 &&
+            (oldest == nullptr || seniority(*p.spec) < seniority(*oldest->spec))) {
             oldest = &p;
         }
     }
@@ -142,16 +170,9 @@ void Planner::resume_parked() {
         if (p == nullptr) {
             return;
         }
-        const PrefixCache::Hit hit = look_up(*p->spec);
-        cache_.pin_hard(hit.cut, 1);
+        PrefixCache::Hit hit = look_up(*p->spec);
         const int64_t pages = first_pages(*p->spec, static_cast<int64_t>(p->history.tokens().size));
-        const int64_t wanted = pages - hit.at / config_.info.page_tokens + live_slots();
-        while (pages_.free() < wanted && give_up_pages()) {
-        }
-        if (pages_.free() < wanted ||
-            !builder_.has_room(static_cast<uint64_t>(pages),
-                               p->spec->bias.size + p->spec->counts.size)) {
-            cache_.pin_hard(hit.cut, -1);
+        if (!reserve(pages, *p->spec, &hit)) {
             return;
         }
         Waiting next;

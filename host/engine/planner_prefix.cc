@@ -182,6 +182,10 @@ void Planner::add_targets(size_t index, plan::Chunk* c) {
             add(t.at, t.kind, snapshot);
         }
     }
+    // Rows behind this chunk's end went through the upper layers only as far as the next full
+    // target needs: a target that is added later must not lie before it, nor nearer than the
+    // distance.
+    s.pass.min_full = next_full != 0 ? next_full : c->end + distance;
     if (at_end || !s.pass.keeps || c->end == s.prefill_end() ||
         c->target_count == plan::kMaxChunkTargets) {
         return;

@@ -47,14 +47,13 @@ void Planner::admit(int64_t now_us) {
         const SequenceSpec& spec = *waiting_[next].spec;
         const Parked* parked = oldest_parked();
         if (parked != nullptr &&
-            (parked->spec->background <= spec.background ||
-             now_us - parked->spec->arrival_us > config_.fairness_background_us)) {
+            std::get<0>(seniority(*parked->spec)) <= std::get<0>(seniority(spec))) {
             return;  // it had a slot before; a background reply yields, but not for ever
         }
         if (live_slots() + this->parked() >= static_cast<int64_t>(parked_.size())) {
             return;  // every live slot may have to be parked
         }
-        const PrefixCache::Hit hit = look_up(spec);
+        PrefixCache::Hit hit = look_up(spec);
         if (awaits_reply(spec, hit)) {
             return;
         }
@@ -62,14 +61,9 @@ void Planner::admit(int64_t now_us) {
             --i;
             continue;
         }
-        // Before anything is given up for it: the prefix that it is about to use.
-        cache_.pin_hard(hit.cut, 1);
         const int64_t pages = first_pages(spec, static_cast<int64_t>(spec.prompt.size));
-        const int64_t own = pages - hit.at / config_.info.page_tokens;
         // Nobody overtakes a reply that waits for pages: it would starve behind smaller ones.
-        if (!builder_.has_room(static_cast<uint64_t>(pages), spec.bias.size + spec.counts.size) ||
-            !make_room(own + live_slots(), hit)) {
-            cache_.pin_hard(hit.cut, -1);
+        if (!reserve(pages, spec, &hit)) {
             return;
         }
         const Waiting chosen = waiting_[next];

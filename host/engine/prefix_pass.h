@@ -26,7 +26,7 @@ struct PassState {
     CutRef newest;           ///< cut at the end of the last chunk, given up when the next one lives
     int64_t symbols_to = 0;  ///< symbols of the slot's pages are written below it
     int64_t settled = 0;     ///< positions whose step has ended
-    int64_t min_full = 0;    ///< smallest full target that the cut it went on from can reach
+    int64_t min_full = 0;    ///< smallest full target that may be added: what the rows so far allow
     int64_t grid = 0;        ///< multiples of the grid that kept cuts have passed
     PassTarget targets[kMaxPassTargets];  ///< ascending; the header last
     int32_t target_count = 0;

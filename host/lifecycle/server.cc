@@ -149,6 +149,7 @@ class Server {
                      format("available={} is below memory.last; ending; others: {}",
                             size_text(available), largest_others(3)));
             code_ = kExitInternal;
+            engine_->set_memory_level(reading.level);  // streams are told why
             stop(0);
             return false;
         }

@@ -18,4 +18,9 @@ if(TARGET tenon AND TARGET openai AND TARGET dsv41)
               ${PROJECT_SOURCE_DIR}/profiles/mini.toml ${PROJECT_SOURCE_DIR}/models/tenon-mini)
   set_tests_properties(e2e_synthetic PROPERTIES
       LABELS "protocol" TIMEOUT 300 ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
+  add_test(NAME e2e_serving_faults
+      COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/e2e/serving_faults.py $<TARGET_FILE:tenon>
+              ${PROJECT_SOURCE_DIR}/profiles/mini.toml)
+  set_tests_properties(e2e_serving_faults PROPERTIES
+      LABELS "protocol" TIMEOUT 600 ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
 endif()

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A device that passes everything on and adds up what is allocated, by tag.
+// A device that passes everything on, adds up what is allocated, by tag, and can spoil it.
 #pragma once
 
+#include <cstring>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "tenon/compute.h"
 
@@ -20,7 +23,20 @@ class CountingDevice final : public Device {
     DeviceInfo info() noexcept override { return inner_.info(); }
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override {
         bytes_[desc.tag.str()] += desc.bytes;
-        return inner_.allocate(desc, out);
+        TENON_TRY(inner_.allocate(desc, out));
+        if (desc.kind == BufferKind::device) {
+            buffers_.emplace_back(desc.tag.str(), *out);
+        }
+        return {};
+    }
+    /// Every byte of these buffers becomes 0xff, which is NaN in each float format of the state.
+    /// Only while they live and the device is at rest.
+    void poison(const std::string& tag) {
+        for (const auto& [name, buffer] : buffers_) {
+            if (name == tag) {
+                std::memset(buffer->data(), 0xff, static_cast<size_t>(buffer->bytes()));
+            }
+        }
     }
     Status create_stream(const StreamDesc& desc, Stream** out) noexcept override {
         return inner_.create_stream(desc, out);
@@ -44,6 +60,7 @@ class CountingDevice final : public Device {
   private:
     Device& inner_;
     std::map<std::string, int64_t> bytes_;
+    std::vector<std::pair<std::string, Buffer*>> buffers_;  // owned by who allocated them
 };
 
 }  // namespace tenon::testing

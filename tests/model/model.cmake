@@ -5,7 +5,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
   target_link_libraries(tenon_model_rig PUBLIC tenon_testing tenon::sdk PRIVATE tenon_compile nlohmann_json::nlohmann_json)
   target_include_directories(tenon_model_rig PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
   target_compile_definitions(tenon_model_rig PRIVATE TENON_PLUGIN_DIR="${CMAKE_BINARY_DIR}/plugins")
-  foreach(test snapshot tail golden pack control mini chunk batch step engram family fusion ranks official)
+  foreach(test snapshot tail poison golden pack control mini chunk batch step engram family fusion ranks official)
     set(name dsv41_${test}_test)
     set(label model)
     if(test STREQUAL "official")
@@ -38,7 +38,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     tenon_add_test(engine_soak_test
         SOURCES model/engine_soak_test.cc
                 ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
-        LINK tenon_model_rig tenon_engine LABELS slow TIMEOUT 900)
+        LINK tenon_model_rig tenon_engine LABELS slow TIMEOUT 1800)
     add_dependencies(engine_soak_test dsv41 cpu exl3)
   endif()
   # Its operator new has to be the one that plugins find.

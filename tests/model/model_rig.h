@@ -102,6 +102,8 @@ class ModelRig {
     Device& device() { return *device_; }
     /// Bytes that the model allocated, by tag.
     const std::map<std::string, int64_t>& allocated() const { return counting_->bytes(); }
+    /// Window rings, draft rings and raw pairs of all slots become NaN.
+    void poison_rings() { counting_->poison("state.windows"); }
     /// The memory plan for what the rig was loaded with.
     Status plan(MemoryPlan* out);
     CheckpointFolder& checkpoint() { return *checkpoint_; }

@@ -306,7 +306,7 @@ TEST(Chat, Any_model_is_served_if_the_profile_says_so) {
     EXPECT_EQ(Json::parse(rig.chat(body).body)["model"], "gpt-\"4\"");
 }
 
-TEST(ChatErrors, Refusals_of_the_engine_come_before_any_200) {
+TEST(ChatErrors, Pitfall_18_Refusals_of_the_engine_come_before_any_200) {
     FrontendRig rig;
     rig.engine.refuse_with(Code::unavailable, "queue full: 8 requests wait");
     RawResponse r = rig.chat(streamed(chat_body()));

@@ -67,7 +67,7 @@ TEST(Interleave, A_slice_takes_at_most_the_budget_and_at_least_sixteen_rows) {
     EXPECT_EQ(interleave::slice_rows(view, 2048, 1), 2048) << "nothing was measured";
 }
 
-TEST(Interleave, Running_streams_get_a_round_beside_every_slice) {
+TEST(Interleave, Pitfall_08_Running_streams_get_a_round_beside_every_slice) {
     Sliced s(40'000);
     Ask stream = sized(3, 300), prompt = sized(400, 4);
     s.bench().submit(stream);

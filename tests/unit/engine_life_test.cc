@@ -143,6 +143,52 @@ TEST(EngineLife, A_slow_client_is_ended_after_its_limit) {
     EXPECT_GT(got.content.size(), 80u) << "what was generated before still arrives";
 }
 
+// serving.md 10: health that is answered by the engine's thread is not answered when it matters.
+TEST(EngineLife, Pitfall_25_Stats_and_refusals_come_while_a_step_takes_long) {
+    ScriptedOptions options;
+    options.step_us = 300'000;
+    LoopBench bench(options);
+    ASSERT_TRUE(bench.loop->start().ok());
+    Ask ask = long_ask(50);
+    const Ref<ReplySink> sink = bench.submit(ask);
+    int64_t longest = 0, steps = 0;
+    while (steps < 3) {  // they fall into any part of a step
+        const int64_t begin = bench.host.now_us();
+        EngineStats stats;
+        bench.loop->stats(&stats);
+        Ask bad = ask;
+        bad.desc.sampling.top_p = 7;
+        Ref<ReplySink> none;
+        EXPECT_FALSE(bench.loop->submit(bad.get(), none.out()).ok());
+        longest = std::max(longest, bench.host.now_us() - begin);
+        steps = stats.steps_total;
+    }
+    EXPECT_LT(longest, 100'000);
+    sink->cancel(CancelReason::client_gone);
+}
+
+// The last memory level ends every stream with its reason, and admits nothing more (engine.md 3.3).
+TEST(EngineLife, Below_the_last_memory_level_every_reply_ends_with_memory) {
+    ScriptedOptions options;
+    options.slots = 2;
+    options.step_us = 2'000;
+    LoopBench bench(options);
+    ASSERT_TRUE(bench.loop->start().ok());
+    std::vector<Ask> asks(4, long_ask(400));
+    std::vector<Ref<ReplySink>> sinks;
+    for (Ask& ask : asks) {
+        sinks.push_back(bench.submit(ask));
+    }
+    bench.loop->set_memory_level(3);
+    for (const Ref<ReplySink>& sink : sinks) {
+        const Got got = bench.finish(*sink)[0];
+        EXPECT_EQ(got.kind, "memory") << got.finish;
+        EXPECT_EQ(got.terminals, 1);
+    }
+    Ref<ReplySink> none;
+    EXPECT_EQ(bench.loop->submit(asks[0].get(), none.out()).code(), Code::unavailable);
+}
+
 TEST(EngineLife, A_deadline_ends_waiting_and_running_requests) {
     ScriptedOptions options;
     options.slots = 1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Pages that run out: replies wait and go on, none fails, and their ids are the same
 // (engine.md 9: 16, 18; serving.md 10: max_tokens must not reserve the pool).
+#include <deque>
+
 #include "tests/unit/engine_support.h"
 
 namespace tenon::test {
@@ -31,6 +33,23 @@ Ask growing(std::mt19937_64& rng, int64_t prompt, int64_t max_new) {
 
 double preemptions(Bench& bench) {
     return bench.host.value("preemptions_total");
+}
+
+/// Slots, parked and waiting replies, pages: for the message of a test that sees no progress.
+std::string state_of(Bench& bench) {
+    const engine::Planner& planner = bench.core->planner();
+    std::string text = "pages " + std::to_string(planner.pages().free()) + " free, " +
+                       std::to_string(planner.pages().held_only()) + " of cuts alone, " +
+                       std::to_string(planner.parked()) + " parked, " +
+                       std::to_string(planner.waiting()) + " wait";
+    for (int32_t i = 0; i < bench.config.slots; ++i) {
+        const engine::Planner::SlotInfo s = planner.slot(i);
+        text += "; slot " + std::to_string(i) + " state " +
+                std::to_string(static_cast<uint32_t>(s.state)) + " length " +
+                std::to_string(s.length) + " known " + std::to_string(s.known) + " emitted " +
+                std::to_string(s.emitted) + (s.blocked ? " blocked" : "");
+    }
+    return text;
 }
 
 TEST(EnginePages, Replies_that_were_parked_give_the_same_ids) {
@@ -76,6 +95,7 @@ TEST(EnginePages, The_oldest_reply_is_never_parked_and_always_goes_on) {
     std::mt19937_64 rng(test_seed());
     Bench bench(smallest_pool(), 4, nullptr, {}, true);
     Ask oldest = growing(rng, 10, 450);
+    oldest.desc.priority = Priority::foreground;  // or it yields
     engine::Request* first = bench.submit(oldest);
     bench.round();
     std::vector<Ask> others;
@@ -100,7 +120,7 @@ TEST(EnginePages, The_oldest_reply_is_never_parked_and_always_goes_on) {
     EXPECT_GT(preemptions(bench), 0);
 }
 
-TEST(EnginePages, A_long_max_tokens_reserves_nothing) {
+TEST(EnginePages, Pitfall_09_A_long_max_tokens_reserves_nothing) {
     Bench bench(smallest_pool());
     std::mt19937_64 rng(test_seed());
     std::vector<Ask> asks;
@@ -153,6 +173,7 @@ TEST(EnginePages, Background_is_parked_before_an_older_foreground_and_lets_other
     Bench bench(smallest_pool(2));
     Ask back = growing(rng, 200, 200), front = growing(rng, 200, 200);
     back.desc.priority = Priority::background;
+    front.desc.priority = Priority::foreground;
     engine::Request* older = bench.submit(back);
     for (int i = 0; i < 12; ++i) {
         bench.round();
@@ -165,6 +186,7 @@ TEST(EnginePages, Background_is_parked_before_an_older_foreground_and_lets_other
     }
     EXPECT_EQ(bench.result(older).terminals, 0);
     Ask small = growing(rng, 5, 5);
+    small.desc.priority = Priority::foreground;
     engine::Request* passes = bench.submit(small);
     for (int i = 0; i < 20 && bench.result(passes).terminals == 0; ++i) {
         bench.round();
@@ -173,6 +195,142 @@ TEST(EnginePages, Background_is_parked_before_an_older_foreground_and_lets_other
     ASSERT_TRUE(bench.run());
     EXPECT_EQ(bench.result(older).ids.size(), 200u);
     EXPECT_EQ(bench.result(newer).ids.size(), 200u);
+}
+
+/// Rounds until `request` ends while new foreground requests keep coming; -1: more than `most`.
+int64_t rounds_under_load(Bench& bench, std::mt19937_64& rng, engine::Request* request,
+                          int64_t most) {
+    std::deque<Ask> others;
+    for (int64_t round = 0; round < most; ++round) {
+        while (bench.core->active().load() < 12) {
+            others.push_back(growing(rng, 1 + static_cast<int64_t>(rng() % 200),
+                                     20 + static_cast<int64_t>(rng() % 250)));
+            others.back().desc.priority = Priority::foreground;
+            bench.submit(others.back());
+        }
+        bench.round();
+        if (!bench.status.ok()) {
+            ADD_FAILURE() << bench.status.message().view();
+            return -1;
+        }
+        if (bench.result(request).terminals > 0) {
+            return round;
+        }
+    }
+    return -1;
+}
+
+// A background reply is parked first and resumed last, but past its fairness bound it is the oldest
+// of all: without that each foreground reply that grows parks it again, for ever.
+TEST(EnginePages, A_background_reply_ends_although_foreground_never_stops) {
+    std::mt19937_64 rng(test_seed());
+    for (int round = 0; round < 6; ++round) {
+        ScriptedOptions options = smallest_pool();
+        options.pool_pages = options.context / options.page_tokens;
+        options.snapshot_cells = round % 2 * 40;
+        Bench bench(options, 0, nullptr, {}, false, [](engine::PlannerConfig& c) {
+            c.fairness_us = 1'000'000;
+            c.fairness_background_us = 2'000'000;  // 2000 rounds of this bench
+        });
+        Ask back = growing(rng, 100, 300);
+        back.desc.priority = Priority::background;
+        engine::Request* request = bench.submit(back);
+        const int64_t rounds = rounds_under_load(bench, rng, request, 8000);
+        EXPECT_GE(rounds, 0) << "round " << round;
+        EXPECT_EQ(bench.result(request).ids.size(), 300U);
+    }
+}
+
+// engine.md 9, 18: with the smallest pool that holds one context every reply ends, and none for
+// lack of pages, also where a kept cut has a page of its own beside the context.
+TEST(EnginePages, With_a_pool_of_one_context_every_reply_ends_whatever_comes) {
+    std::mt19937_64 rng(test_seed());
+    double parked = 0;
+    int64_t cached = 0;
+    for (int round = 0; round < 12; ++round) {
+        ScriptedOptions options = smallest_pool(round % 2 == 0 ? 4 : 2);
+        options.pool_pages = options.context / options.page_tokens;
+        options.snapshot_cells = round % 3 * 20;
+        options.partial_distance = round % 4 == 3 ? 90 : 0;
+        Bench bench(options, round % 2 * 4, nullptr, {}, round % 3 == 0,
+                    [](engine::PlannerConfig& c) { c.fairness_background_us = 3'000'000; });
+        std::deque<Ask> asks;
+        std::vector<engine::Request*> requests;
+        std::vector<int32_t> shared = growing(rng, 150, 1).prompt;
+        int64_t rounds = 0, last_end = 0, ended = 0;
+        while (asks.size() < 60 || bench.core->active().load() > 0) {
+            if (asks.size() < 60 && bench.core->active().load() < 16 && rng() % 3 == 0) {
+                // Some fill the context to its last position.
+                const int64_t prompt = 1 + static_cast<int64_t>(rng() % 480);
+                const int64_t room = options.context - prompt;
+                asks.push_back(growing(
+                    rng, prompt,
+                    rng() % 3 == 0 ? room : 1 + static_cast<int64_t>(rng() % uint64_t(room))));
+                Ask& ask = asks.back();
+                if (rng() % 2 == 0) {
+                    std::copy_n(shared.begin(), std::min(shared.size(), ask.prompt.size()),
+                                ask.prompt.begin());
+                }
+                ask.desc.keeps_reasoning = rng() % 2 == 0;
+                requests.push_back(bench.submit(ask));
+                if (rng() % 6 == 0) {
+                    requests.back()->cancel(CancelReason::client_gone);
+                }
+            }
+            bench.round();
+            ASSERT_TRUE(bench.status.ok()) << bench.status.message().view();
+            ++rounds;
+            int64_t now = 0;
+            for (engine::Request* request : requests) {
+                now += bench.result(request).terminals;
+            }
+            last_end = now > ended ? rounds : last_end;
+            ended = now;
+            ASSERT_LT(rounds - last_end, 3000)
+                << "round " << round << ": nothing ends; " << state_of(bench);
+        }
+        for (size_t i = 0; i < asks.size(); ++i) {
+            const Got got = bench.result(requests[i]);
+            EXPECT_EQ(got.terminals, 1);
+            if (!got.kind.empty()) {
+                EXPECT_EQ(got.kind, "client_gone") << got.message;
+                continue;
+            }
+            cached += got.timings.cached_tokens;
+            if (i % 4 == 0) {
+                Bench alone(smallest_pool());
+                EXPECT_EQ(got.ids, alone.ask(asks[i]).ids) << "request " << i;
+            }
+        }
+        parked += preemptions(bench);
+    }
+    EXPECT_GT(parked, 50);
+    EXPECT_GT(cached, 0);
+}
+
+// engine.md 9, 27: what a silent client's reply holds does not stop others for want of pages.
+TEST(EnginePages, Pages_of_a_reply_whose_client_reads_nothing_go_to_others) {
+    std::mt19937_64 rng(test_seed());
+    ScriptedOptions options = smallest_pool(2);
+    options.pool_pages = options.context / options.page_tokens;
+    Bench bench(options);
+    Ask silent = growing(rng, 250, 250), other = growing(rng, 200, 300);
+    engine::Request* first = bench.submit(silent);
+    bench.slow.insert(first);
+    while (!first->ring().blocked()) {
+        bench.round();
+        ASSERT_TRUE(bench.status.ok());
+    }
+    engine::Request* second = bench.submit(other);
+    for (int i = 0; i < 1000 && bench.result(second).terminals == 0; ++i) {
+        bench.round();
+        ASSERT_TRUE(bench.status.ok());
+    }
+    EXPECT_EQ(bench.result(second).ids.size(), 300U);
+    bench.slow.clear();
+    ASSERT_TRUE(bench.run());
+    Bench alone(options);
+    EXPECT_EQ(bench.result(first).ids, alone.ask(silent).ids);
 }
 
 }  // namespace

@@ -436,7 +436,7 @@ Ask with_images(std::mt19937_64& rng, std::initializer_list<std::pair<int64_t, u
     return a;
 }
 
-TEST(Prefix, Images_of_equal_size_and_different_pixels_never_share_a_cut) {
+TEST(Prefix, Pitfall_10_Images_of_equal_size_and_different_pixels_never_share_a_cut) {
     std::mt19937_64 rng(test_seed());
     Bench bench(with_cells());
     Ask cat = with_images(rng, {{20, 1}});

@@ -88,6 +88,28 @@ TEST(EngineRequest, Each_bad_field_is_refused_by_its_name) {
               "borders[1]:");
 }
 
+// serving.md 10: a budget that ends reasoning may leave nothing for the answer. This engine forces
+// no tokens yet, so it says so instead of ignoring the field.
+TEST(EngineRequest, Pitfall_28_A_thinking_budget_is_refused_by_name) {
+    Bench bench;
+    Ask ask;
+    ask.desc.thinking_budget = 100;
+    const Status status = engine::check_request(ask.get(), bench.limits);
+    EXPECT_EQ(status.code(), Code::unsupported);
+    EXPECT_EQ(status.message().str().rfind("thinking_budget: ", 0), 0U) << status.message().str();
+    ask.desc.thinking_budget = -1;
+    EXPECT_TRUE(engine::check_request(ask.get(), bench.limits).ok());
+}
+
+// serving.md 10: greedy decoding in thinking mode loops.
+TEST(EngineRequest, Pitfall_17_Defaults_are_the_sampling_values_of_the_release) {
+    const SamplingDefaults defaults;
+    EXPECT_EQ(defaults.temperature, 1.0F);
+    EXPECT_EQ(defaults.top_p, 0.95F);
+    EXPECT_EQ(defaults.top_k, 0);
+    EXPECT_EQ(defaults.min_p, 0.0F);
+}
+
 TEST(EngineRequest, Limits_themselves_are_accepted) {
     Bench bench;
     Ask ask;
@@ -154,7 +176,7 @@ TEST(EngineLoopCreate, Contradicting_settings_are_refused_with_both_values) {
               std::string::npos);
     EXPECT_NE(refusal([](EngineSettings& s) { s.context_tokens = 513; }).find("limit is 512"),
               std::string::npos);
-    EXPECT_NE(refusal([](EngineSettings& s) { s.pool_pages = 63; }).find("needs 64"),
+    EXPECT_NE(refusal([](EngineSettings& s) { s.pool_pages = 79; }).find("need 80"),
               std::string::npos);
     EXPECT_NE(refusal([](EngineSettings& s) { s.max_queued = 0; }).find("max_queued"),
               std::string::npos);

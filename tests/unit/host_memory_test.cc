@@ -16,7 +16,7 @@ MemoryWatch make_watch() {
     return watch;
 }
 
-TEST(MemoryWatch, Levels_follow_what_is_available) {
+TEST(MemoryWatch, Pitfall_04_Levels_follow_what_is_available) {
     MemoryWatch watch = make_watch();
     EXPECT_EQ(watch.read(5 * kGiB, 11 * kGiB).level, 0u);
     EXPECT_EQ(watch.read(3 * kGiB, 11 * kGiB).level, 1u);

@@ -49,6 +49,15 @@ TEST(Profile, Fills_in_defaults_and_makes_paths_absolute) {
     EXPECT_EQ(p->digest.size(), 64u);
 }
 
+TEST(Profile, Pitfall_17_A_profile_without_sampling_has_the_values_of_the_release) {
+    testing::TempFolder folder;
+    auto p = resolve(folder, kGood);
+
+    ASSERT_TRUE(p.ok()) << p.status().message().str();
+    EXPECT_EQ(p->bag("sampling").number("temperature"), 1.0);
+    EXPECT_EQ(p->bag("sampling").number("top_p"), 0.95);
+}
+
 TEST(Profile, Section_form_and_inline_form_mean_the_same) {
     testing::TempFolder folder;
     auto a = resolve(folder, kGood);
