@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Reading and merging: base first, then the profile, then --set; ${VAR} everywhere.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 
 #include "host/profile/profile.h"
 
@@ -10,7 +12,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status fill_variables(Value* v) {
+/// A variable that the environment does not have, with the first value that asks for it.
+struct Unset {
+    SourcePlace place;
+    std::string name;
+};
+
+Status fill_variables(Value* v, std::vector<Unset>* unset) {
     if (v->kind == ValueKind::string) {
         std::string out;
         std::string_view rest = v->string;
@@ -22,24 +30,46 @@ Status fill_variables(Value* v) {
             }
             const std::string name(rest.substr(at + 2, close - at - 2));
             const char* value = std::getenv(name.c_str());
-            if (value == nullptr) {
-                return error(Code::invalid_argument,
-                             "{}: the variable {} is not set; export {}=… first", v->place.text(),
-                             name, name);
+            const bool known = std::any_of(unset->begin(), unset->end(),
+                                           [&](const Unset& u) { return u.name == name; });
+            if (value == nullptr && !known) {
+                unset->push_back({v->place, name});
             }
-            out.append(rest.substr(0, at)).append(value);
+            out.append(rest.substr(0, at)).append(value == nullptr ? "" : value);
             rest = rest.substr(close + 1);
         }
         v->string = out.append(rest);
     }
     for (Value& item : v->list) {
-        TENON_TRY(fill_variables(&item));
+        TENON_TRY(fill_variables(&item, unset));
     }
     for (auto& [key, item] : v->table) {
         static_cast<void>(key);
-        TENON_TRY(fill_variables(&item));
+        TENON_TRY(fill_variables(&item, unset));
     }
     return {};
+}
+
+/// Fills `v` and all below it. errors  invalid_argument: names every variable that is not set
+Status fill_variables(Value* v) {
+    std::vector<Unset> unset;
+    TENON_TRY(fill_variables(v, &unset));
+    if (unset.empty()) {
+        return {};
+    }
+    std::stable_sort(unset.begin(), unset.end(), [](const Unset& a, const Unset& b) {
+        return std::tie(a.place.file, a.place.line, a.place.column) <
+               std::tie(b.place.file, b.place.line, b.place.column);
+    });
+    std::string names;
+    std::string exports;
+    for (const Unset& u : unset) {
+        names += (names.empty() ? "" : ", ") + u.name;
+        exports += " " + u.name + "=…";
+    }
+    const bool one = unset.size() == 1;
+    return error(Code::invalid_argument, "{}: the variable{} {} {} not set; export{} first",
+                 unset.front().place.text(), one ? "" : "s", names, one ? "is" : "are", exports);
 }
 
 // Tables of the base and the profile join key by key; everything else is replaced.

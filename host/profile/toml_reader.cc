@@ -22,6 +22,7 @@
 #pragma GCC diagnostic pop
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "host/profile/value.h"
@@ -102,6 +103,10 @@ Result<Value> parse_toml_text(std::string_view text, const std::string& shown_as
 }
 
 Result<Value> parse_toml_file(const std::string& path, const std::string& shown_as) {
+    std::error_code ec;
+    if (std::filesystem::is_directory(path, ec)) {
+        return error(Code::invalid_argument, "{}: is a folder; a profile is a TOML file", shown_as);
+    }
     std::ifstream file(path, std::ios::binary);
     if (!file) {
         return error(Code::not_found, "{}: cannot be opened: {}", shown_as, std::strerror(errno));

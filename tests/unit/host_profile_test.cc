@@ -324,6 +324,11 @@ constexpr Mistake kMistakes[] = {
     {"bracket_colon", "[:\n", ":6:"},
     {"unset_variable", "log = { file = \"${TENON_NOT_SET_ANYWHERE}\" }\n",
      ":6:16: the variable TENON_NOT_SET_ANYWHERE is not set"},
+    {"unset_variables",
+     "log = { file = \"${TENON_NOT_SET_A}/${TENON_NOT_SET_B}\" }\n"
+     "plugins = { path = [\"${TENON_NOT_SET_B}\", \"${TENON_NOT_SET_C}\"] }\n",
+     ":6:16: the variables TENON_NOT_SET_A, TENON_NOT_SET_B, TENON_NOT_SET_C are not set; export "
+     "TENON_NOT_SET_A=… TENON_NOT_SET_B=… TENON_NOT_SET_C=… first"},
     {"open_variable", "log = { file = \"${HOME\" }\n", "has '${' without '}'"},
     {"option_range", "engram = { plugin = \"fake_rows\", count = 10 }\n",
      "count = 10 is out of range 1…9 in [engram] (plugin 'fake_rows')"},
@@ -422,7 +427,8 @@ TEST(Profile, What_never_ends_or_is_no_file_is_refused) {
     };
 
     EXPECT_NE(message("/dev/zero").find("/dev/zero: is not a readable profile"), std::string::npos);
-    EXPECT_NE(message(folder.path()).find("is not a readable profile"), std::string::npos);
+    EXPECT_NE(message(folder.path()).find("is a folder; a profile is a TOML file"),
+              std::string::npos);
     EXPECT_NE(message(folder.path() + "/none.toml").find("cannot be opened"), std::string::npos);
     const std::string large = folder.write("large.toml", std::string((4 << 20) + 1, '\n'));
     EXPECT_NE(message(large).find("at most 4194304 bytes"), std::string::npos);
