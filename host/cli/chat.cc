@@ -147,6 +147,9 @@ int converse(const ChatArgs& args, const Ask& ask) {
         request["chat_template_kwargs"] = {{"enable_thinking", args.thinking}};
     }
     std::string line = args.once;
+    if (!args.is_once && screen.terminal()) {
+        std::fputs("Each line is a message; Ctrl-D ends.\n", stdout);
+    }
     while (true) {
         if (!args.is_once) {
             std::fputs(screen.terminal() ? "> " : "", stdout);

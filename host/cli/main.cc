@@ -158,7 +158,9 @@ int main(int argc, char** argv) {
     chat->add_option("profile", chat_args.profile.profile,
                      "deployment profile, or http://host:port of a server")
         ->required();
-    chat->add_option("--set", chat_args.profile.set, "override a key")->allow_extra_args(false);
+    chat->add_option("--set", chat_args.profile.set,
+                     "override a key: section.key=value (repeatable); not for a URL")
+        ->allow_extra_args(false);
     auto* once = chat->add_option("--once", chat_args.once, "answer this and exit");
     chat->add_flag("--thinking", chat_args.thinking,
                    "let the model think, whatever the profile says");
@@ -183,13 +185,17 @@ int main(int argc, char** argv) {
                      "folder written by models/synthetic/make.py: times of windows, draft passes "
                      "and chunks at a real geometry, with made-up weights")
         ->excludes("--scenario");
-    bench->add_option("--prompt-tokens", bench_args.prompt_tokens, "length of the prefill prompt")
+    bench
+        ->add_option("--prompt-tokens", bench_args.prompt_tokens,
+                     "length of the prefill prompt (default: 2048)")
         ->check(CLI::Range(2, 1 << 20));
-    bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded")
+    bench->add_option("--decode-tokens", bench_args.decode_tokens, "tokens decoded (default: 256)")
         ->check(CLI::Range(1, 1 << 20));
-    bench->add_option("--decode-prompt", bench_args.decode_prompt, "prompt before decoding")
+    bench
+        ->add_option("--decode-prompt", bench_args.decode_prompt,
+                     "prompt before decoding (default: 128)")
         ->check(CLI::Range(1, 1 << 20));
-    bench->add_option("--runs", bench_args.runs, "repetitions; medians are printed")
+    bench->add_option("--runs", bench_args.runs, "repetitions; medians are printed (default: 5)")
         ->check(CLI::Range(1, 100));
     bench->add_flag("--json", bench_args.profile.json, "the report as one JSON object");
     bench->footer(
@@ -238,7 +244,10 @@ int main(int argc, char** argv) {
         "parse", "JSON Lines {text | ids, start, tools} to {reasoning, content, tool_calls}");
     text_options(parse, &parse_args);
     parse->footer(
-        "start: reasoning, content, reasoning_continued, content_continued or calls.\n"
+        "Example:  echo '{\"text\": \"Easy.</think>It is 42.\", \"start\": \"reasoning\"}' | tenon "
+        "parse profiles/mini.toml\n"
+        "start: reasoning, content (default), reasoning_continued, content_continued or calls;\n"
+        "tenon render names the one of its prompt.\n"
         "tools: a list of tools, or true for get_weather {city, days}, now {}, f (any), edit "
         "{path, "
         "old, new}.\nAlso stop, backend_finish (stop or length), parallel_tool_calls.");
@@ -253,7 +262,7 @@ int main(int argc, char** argv) {
     score->add_flag("--drafts", score_args.drafts,
                     "also drafts.i after each prompt's greedy next token");
     score->footer(
-        "Example line of IDS:  {\"ids\": [0, 17, 4211]}.  Perplexity goes to standard output as "
+        "Example line of IDS:  {\"ids\": [0, 17, 411]}.  Perplexity goes to standard output as "
         "JSON.");
     score->callback([&] { code = score_verb(score_args); });
 
@@ -271,8 +280,8 @@ int main(int argc, char** argv) {
         app.add_subcommand("pack-engram", "build the packed row tables of one rank (resumable)");
     profile_options(pack, &pack_args.profile);
     pack->add_option("--out", pack_args.out, "folder for the packed files")->required();
-    pack->add_option("--rank", pack_args.rank, "rank")->check(CLI::Range(0, 7));
-    pack->add_option("--world", pack_args.world, "ranks")->check(CLI::Range(1, 8));
+    pack->add_option("--rank", pack_args.rank, "rank (default: 0)")->check(CLI::Range(0, 7));
+    pack->add_option("--world", pack_args.world, "ranks (default: 1)")->check(CLI::Range(1, 8));
     pack->add_flag("--verify", pack_args.verify, "check existing files only");
     pack->callback([&] { code = pack_engram_verb(pack_args); });
 

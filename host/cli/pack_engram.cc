@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "host/cli/verbs.h"
 #include "host/lifecycle/deployment.h"
@@ -58,6 +59,10 @@ int pack_engram_verb(const PackArgs& args) {
         auto* packer = facet_of<RowPacker>(d.family());
         if (packer == nullptr) {
             return error(Code::unsupported, "this model family has no row tables to pack");
+        }
+        std::error_code ec;
+        if (!args.verify && !std::filesystem::create_directories(args.out, ec) && ec) {
+            return error(Code::io, "--out {}: {}", args.out, ec.message());
         }
         PackRequest request;
         request.rank = args.rank;

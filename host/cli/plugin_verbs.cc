@@ -150,7 +150,16 @@ int plugin_new_verb(const PluginNewArgs& args) {
         }
         fs::permissions(target, entry.status().permissions(), ec);
     }
-    std::printf("%s: a %s plugin; see its README.md\n", args.folder.c_str(), args.kind.c_str());
+    const fs::path root = fs::weakly_canonical(fs::path(executable_folder()) / "..", ec);
+    const bool installed = !fs::exists(root / "CMakeCache.txt", ec);
+    std::printf(
+        "%s: new %s plugin '%s'; next%s:\n"
+        "  cd %s\n"
+        "  cmake --preset dev -DCMAKE_PREFIX_PATH=%s\n"
+        "  cmake --build --preset dev && ctest --preset dev\n",
+        args.folder.c_str(), args.kind.c_str(), args.name.c_str(),
+        installed ? "" : " (PREFIX: where `cmake --install` put Tenon)", args.folder.c_str(),
+        installed ? root.c_str() : "PREFIX");
     return kExitOk;
 }
 

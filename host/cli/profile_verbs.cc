@@ -24,8 +24,8 @@ int check_deployment(Deployment& d, bool strict) {
         std::printf("no effect %s\n", line.c_str());
     }
     if (!lacks.empty()) {
-        std::printf("not planned: %d things are missing on this machine\n",
-                    static_cast<int>(lacks.size()));
+        std::printf("not planned: %d thing%s missing on this machine\n",
+                    static_cast<int>(lacks.size()), lacks.size() == 1 ? " is" : "s are");
         return strict ? static_cast<int>(lacks.front().code) : static_cast<int>(kExitOk);
     }
     Status status = d.create();

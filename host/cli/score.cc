@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // score: logits of every position of given id lists, perplexity, and drafts.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -16,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
 
+/// vocab  ids below it are ids of the tokenizer; the model's own vocabulary may be padded
 Result<std::vector<Ids>> read_prompts(const std::string& path, const ModelRequest& request,
                                       int32_t vocab) {
     std::ifstream file(path);
@@ -37,8 +39,8 @@ Result<std::vector<Ids>> read_prompts(const std::string& path, const ModelReques
         Ids ids;
         for (const Json& id : json["ids"]) {
             if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab) {
-                return error(Code::invalid_argument, "{}:{}: ids[{}] is not an id below {}", path,
-                             number, ids.size(), vocab);
+                return error(Code::invalid_argument, "{}:{}: ids[{}] = {} is not an id below {}",
+                             path, number, ids.size(), id.dump(), vocab);
             }
             ids.push_back(id.get<int32_t>());
         }
@@ -147,8 +149,8 @@ class Scorer {
 };
 
 Status run(Deployment& d, const ScoreArgs& args, Json* report) {
-    TENON_ASSIGN(const std::vector<Ids> prompts,
-                 read_prompts(args.ids, d.request(), d.info().vocab));
+    const int32_t ids = std::min(d.info().vocab, d.model()->text().info().vocab);
+    TENON_ASSIGN(const std::vector<Ids> prompts, read_prompts(args.ids, d.request(), ids));
     if (args.drafts && d.info().draft_rows == 0) {
         return error(Code::invalid_argument,
                      "--drafts: the model has no drafter, or engine.drafts = false");
