@@ -308,6 +308,27 @@ TEST(EnginePages, With_a_pool_of_one_context_every_reply_ends_whatever_comes) {
     EXPECT_GT(cached, 0);
 }
 
+// The cut keeps its last page, which the reply cannot share: with it one page too many is wanted,
+// and nobody is left to give one back.
+TEST(EnginePages, A_retry_that_fills_the_context_goes_on_without_its_cut) {
+    std::mt19937_64 rng(test_seed());
+    ScriptedOptions options = smallest_pool();
+    options.pool_pages = options.context / options.page_tokens;
+    options.snapshot_cells = 20;
+    Bench bench(options);
+    Ask first = growing(rng, 480, 4);
+    EXPECT_EQ(bench.ask(first).ids.size(), 4U);
+    ASSERT_GT(bench.core->planner().pages().held_only(), 0);
+    Ask again = first;
+    again.desc.max_new_tokens = options.context - 480;
+    engine::Request* request = bench.submit(again);
+    for (int i = 0; i < 200 && bench.result(request).terminals == 0; ++i) {
+        bench.round();
+        ASSERT_TRUE(bench.status.ok()) << bench.status.message().view();
+    }
+    EXPECT_EQ(bench.result(request).ids.size(), 32U) << state_of(bench);
+}
+
 // engine.md 9, 27: what a silent client's reply holds does not stop others for want of pages.
 TEST(EnginePages, Pages_of_a_reply_whose_client_reads_nothing_go_to_others) {
     std::mt19937_64 rng(test_seed());
