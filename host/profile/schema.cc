@@ -53,11 +53,9 @@ constexpr OptionSpec kCompute[] = {
 };
 constexpr OptionSpec kEngram[] = {
     {"lanes", T::integer, "1", "read rings; this version uses one", 1, 4, nullptr, A},
-    {"dir", T::path, nullptr, "folder of the row tables; the checkpoint's if absent", 0, 0, nullptr,
-     A},
-    {"layout", T::choice, "\"auto\"", "form of the tables on disk", 0, 0, "auto|official|packed",
-     A},
-    {"self_test", T::boolean, "true", "read known rows at start and compare", 0, 0, nullptr, A},
+    {"dir", T::path, nullptr, "folder of the row tables; the checkpoint's if absent"},
+    {"layout", T::choice, "\"auto\"", "form of the tables on disk", 0, 0, "auto|official|packed"},
+    {"self_test", T::boolean, "true", "read known rows at start and compare"},
 };
 constexpr OptionSpec kEngine[] = {
     {"step_rows", T::integer, "0", "rows of all windows of a step; 0 = the larger of 16 and slots",

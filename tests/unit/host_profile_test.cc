@@ -78,6 +78,10 @@ TEST(Profile, The_digest_follows_keys_that_ranks_share_and_no_others) {
     EXPECT_EQ(resolve(folder, kGood, {"compute.threads=1"})->digest, base);
     EXPECT_EQ(resolve(folder, kGood, {"log.level=debug"})->digest, base);
     EXPECT_EQ(resolve(folder, kGood, {"model.thinking=false"})->digest, base);
+    const std::string tables = resolve(folder, kGood, {"engram.plugin=mmap"})->digest;
+    auto packed = resolve(folder, kGood, {"engram.plugin=mmap", "engram.layout=packed"});
+    ASSERT_TRUE(packed.ok()) << packed.status().message().str();
+    EXPECT_EQ(packed->digest, tables);
 }
 
 TEST(Profile, The_digest_does_not_see_which_front_ends_a_rank_has) {
