@@ -26,7 +26,6 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
         return error(Code::io, "{}: is not a regular file", path);
     }
     file.size_ = static_cast<uint64_t>(st.st_size);
-    file.modified_ = static_cast<int64_t>(st.st_mtime);
     if (file.size_ > 0) {
         void* at = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
         if (at == MAP_FAILED) {
@@ -43,8 +42,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      modified_(other.modified_) {}
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     if (this != &other) {
@@ -52,7 +50,6 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
         path_ = std::move(other.path_);
         data_ = std::exchange(other.data_, nullptr);
         size_ = std::exchange(other.size_, 0);
-        modified_ = other.modified_;
     }
     return *this;
 }

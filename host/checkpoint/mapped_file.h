@@ -24,14 +24,11 @@ class MappedFile {
     const std::string& path() const { return path_; }
     const uint8_t* data() const { return data_; }
     uint64_t size() const { return size_; }
-    /// Seconds of the last change, for the identity of the file.
-    int64_t modified() const { return modified_; }
 
   private:
     std::string path_;
     const uint8_t* data_ = nullptr;
     uint64_t size_ = 0;
-    int64_t modified_ = 0;
 };
 
 }  // namespace tenon

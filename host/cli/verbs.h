@@ -21,7 +21,6 @@ int explain_verb(const ProfileArgs& args);
 
 struct PluginsArgs {
     std::vector<std::string> path;
-    bool options = false;
 };
 int plugins_verb(const PluginsArgs& args);
 struct PluginNewArgs {

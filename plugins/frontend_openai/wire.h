@@ -32,7 +32,6 @@ class Wire {
     /// see.
     ReadEnd read_line(std::string* line, int64_t limit);
     bool has_buffered() const { return begin_ < end_; }
-    char first_buffered() const { return buffer_[begin_]; }
 
     /// Writes everything. False: the peer is gone, or took nothing for `write_stall_us`.
     bool write(std::string_view bytes);

@@ -30,11 +30,6 @@ class Registry {
         traits.equal_regimes = regimes == kBoth;
         entries_.push_back(make_op<P>(context_, call, traits, scratch));
     }
-    /// For traits that `add` does not cover; `entry.self` is set here.
-    void add_entry(OpEntry entry) {
-        entry.self = context_;
-        entries_.push_back(entry);
-    }
     Context& context() { return *context_; }
     std::vector<OpEntry> take() { return std::move(entries_); }
 

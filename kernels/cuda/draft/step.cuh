@@ -14,7 +14,6 @@ namespace tenon::cuda::draft {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxSegments = 64;
 
 struct StepArgs {
     const float* base;  // [S, V], rows at base_stride

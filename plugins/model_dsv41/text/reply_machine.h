@@ -48,7 +48,6 @@ class ReplyMachine {
     bool offers_tools() const {
         return config_.tools.offers_tools() || config_.start == MachineStart::calls;
     }
-    bool is_finished() const { return state_ == State::finished; }
     bool has_stopped() const { return has_stopped_; }
     /// In reasoning, or in a block opened there that may turn out to be no call.
     bool in_reasoning() const;
