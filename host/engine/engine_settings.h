@@ -74,7 +74,7 @@ struct EngineSettings {
     /// Sees every step; borrowed, null = none. Must outlive the engine.
     engine::PlannerRecorder* recorder = nullptr;
 
-    /// Called once, on the engine thread, after every stream got its error event was queued. Must
+    /// Called once, on the engine thread, after the error event of every stream was queued. Must
     /// not block and must not call the engine; typically it wakes the main thread, which then
     /// exits.
     std::function<void(const EngineFailure&)> on_failure;

@@ -16,12 +16,14 @@ struct Loaded {
     QuantInfo info;           ///< of the parts
 };
 
-/// Codec supplies:
-///   using Part, Stored;  static constexpr const char* kName;
-///   Status inspect(WeightSource&, const std::string& base, QuantInfo*) const;
-///   Status prepare(const WeightRequest&, Want, Loaded<Part, Stored>*) const;   not_found: not my
-///   format Status backend(StrView base, Device*, std::unique_ptr<Backend<Part>>*) const; static
-///   Status check_expert(const Part&, const std::string& base);
+/// Codec supplies, by name:
+///
+/// Part, Stored  what a request loads, and what keeps alive the bytes that parts point to
+/// kName         the format's name in messages
+/// inspect       (WeightSource&, const std::string& base, QuantInfo*) const
+/// prepare       (const WeightRequest&, Want, Loaded<Part, Stored>*) const; not_found: not my
+/// format backend       (StrView base, Device*, std::unique_ptr<Backend<Part>>*) const check_expert
+/// static, (const Part&, const std::string& base): may it be part of an expert?
 template <class Codec>
 class Format final : public Implements<Format<Codec>, QuantFormat> {
     using Part = typename Codec::Part;
