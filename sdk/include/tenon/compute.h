@@ -38,14 +38,14 @@ class Stream : public Object {
 class Event : public Object {
   public:
     static constexpr const char* kFacet = "compute.event/1";
-    virtual bool done() noexcept = 0;
+    virtual bool done() noexcept = 0;  ///< true also when the device failed; `wait` reports it
     /// Waits at most `timeout_us`; `deadline` when it passes, `device` when the device failed.
     virtual Status wait(int64_t timeout_us) noexcept = 0;
 };
 
 struct StreamDesc {
-    StrView name;
-    int32_t priority = 0;
+    StrView name;          ///< for messages
+    int32_t priority = 0;  ///< higher goes first; clamped to what the device has
 };
 
 struct DeviceInfo {
@@ -53,15 +53,15 @@ struct DeviceInfo {
     bool unified_memory = false;  ///< host and device memory are one pool
     bool cpu = false;
     char name[64] = {};
-    char arch[32] = {};  ///< "cpu-avx3", "sm_90a"
-    int64_t bytes_free = 0;
+    char arch[32] = {};      ///< "cpu-avx3", "sm_90a"
+    int64_t bytes_free = 0;  ///< device memory; of a CPU: MemAvailable of the machine
     int64_t bytes_total = 0;
     int32_t threads = 1;  ///< CPU pool size; 0 on GPUs
-    int32_t index = 0;
+    int32_t index = 0;    ///< among the devices of its kind
 };
 
-/// One device of one compute plugin. Thread: the engine thread, except `allocate` (also main,
-/// before ready).
+/// One device of one compute plugin. Thread: main while the model loads, then the engine thread;
+/// never two at once.
 class Device : public Object {
   public:
     static constexpr const char* kFacet = "compute.device/1";
@@ -73,9 +73,9 @@ class Device : public Object {
     /// Whole-view copy, ordered on the stream; shapes and dtypes equal, any places.
     virtual Status copy(const TensorView& dst, const TensorView& src, Stream& stream) noexcept = 0;
     virtual Status fill_zero(const TensorView& dst, Stream& stream) noexcept = 0;
-    virtual Status record(Event& event, Stream& stream) noexcept = 0;
-    virtual Status wait(Stream& stream, Event& event) noexcept = 0;
-    virtual Status synchronize(Stream& stream) noexcept = 0;
+    virtual Status record(Event& event, Stream& stream) noexcept = 0;  ///< marks this point
+    virtual Status wait(Stream& stream, Event& event) noexcept = 0;    ///< returns at once
+    virtual Status synchronize(Stream& stream) noexcept = 0;           ///< blocks the caller
     /// Count of device-side misuse since start (ops.md 1.3); nonzero is an internal error.
     virtual uint64_t fault_count() noexcept = 0;
 };
@@ -93,9 +93,9 @@ struct OpTraits {
     uint32_t struct_size = sizeof(OpTraits);
     uint32_t regimes = 3;              ///< bit 1 << Regime
     int64_t rows_max[2] = {64, 4096};  ///< by regime
-    bool graph_safe = true;
-    bool exact = false;          ///< class X
-    bool equal_regimes = false;  ///< both regimes give the same bits
+    bool graph_safe = true;            ///< may be captured by GraphCapture
+    bool exact = false;                ///< class X
+    bool equal_regimes = false;        ///< both regimes give the same bits
     uint8_t reserved[5] = {};
 };
 
@@ -119,7 +119,7 @@ class OpTable : public Object {
   public:
     static constexpr const char* kFacet = "compute.ops/1";
     virtual Span<const OpEntry> ops() noexcept = 0;
-    virtual StrView provider() noexcept = 0;
+    virtual StrView provider() noexcept = 0;  ///< for messages: "cpu"
 };
 
 /// A bound op: one indirect call, no look-up. P is the op's parameter struct.
@@ -231,7 +231,7 @@ class ParallelFor : public Object {
     /// Calls body for disjoint ranges covering [0, n); a range never crosses a multiple of `grain`
     /// except at its ends. Returns when all are done. Results must not depend on the partition.
     virtual void run(int64_t n, int64_t grain, Body body, void* arg) noexcept = 0;
-    virtual int32_t workers() noexcept = 0;
+    virtual int32_t workers() noexcept = 0;  ///< `worker` of a body is below it
 };
 
 /// Typed convenience over ParallelFor::run. `body(begin, end, worker)`; a null pool runs inline.

@@ -17,8 +17,8 @@ struct LogitBias {
 struct SamplingParams {
     float temperature = 1, top_p = 1, min_p = 0;
     float presence = 0, frequency = 0, repetition = 1;
-    int32_t top_k = 0;
-    int32_t logprobs = -1;
+    int32_t top_k = 0;      ///< 0 = off
+    int32_t logprobs = -1;  ///< top entries a token; -1 = none
     uint64_t seed = 0;
     bool seed_set = false;  ///< false: first 8 bytes of SHA-256(salt, tokens)
     uint8_t reserved[7] = {};
@@ -53,10 +53,10 @@ struct RequestDesc {
     Span<const int32_t> tokens;
     Span<const Border> borders;
     SamplingParams sampling;
-    int64_t max_new_tokens = 0;  ///< 0 = the profile's default, capped to the room
-    int64_t thinking_budget = -1;
-    Span<const StrView> stops;  ///< stop strings
-    ReplyParserConfig parser;   ///< unused with kRawText (its `stops` are taken from above)
+    int64_t max_new_tokens = 0;    ///< 0 = the profile's default, capped to the room
+    int64_t thinking_budget = -1;  ///< tokens of reasoning; -1 = no bound
+    Span<const StrView> stops;     ///< stop strings
+    ReplyParserConfig parser;      ///< unused with kRawText (its `stops` are taken from above)
     TokenConstraint* constraint = nullptr;
     int32_t replies = 1;
     uint32_t flags = kDraftsAllowed;
@@ -102,8 +102,8 @@ struct SinkEvent {
     int32_t reply = 0;  ///< index, for n > 1
     int32_t index = 0;  ///< call index
     Code code = Code::ok;
-    StrView text;
-    StrView id;
+    StrView text;  ///< see the kinds; views live until the sink's next call
+    StrView id;    ///< call: its id
     Span<const int32_t> ids;
     Span<const SinkLogprob> logprobs;  ///< per id: 1 + top entries
     int32_t top = 0;
@@ -136,10 +136,10 @@ struct EngineInfo {
     Span<const StrView> aliases;
     StrView profile_name, profile_digest;
     StrView version;
-    int64_t created_unix = 0;
+    int64_t created_unix = 0;                     ///< seconds; of the model
     float temperature = 1, top_p = 1, min_p = 0;  ///< profile defaults for silent requests
     int32_t top_k = 0;
-    int64_t max_tokens = 0;
+    int64_t max_tokens = 0;  ///< where a request names none
     int32_t vocab = 0, max_queued = 0;
 };
 
@@ -163,7 +163,7 @@ struct SlotStats {
 struct EngineStats {
     uint32_t struct_size = sizeof(EngineStats);
     EngineState state = EngineState::loading;
-    int64_t last_step_age_us = 0;
+    int64_t last_step_age_us = 0;  ///< since the engine thread was last alive
     int64_t running = 0, waiting = 0, decoding = 0, prefilling = 0;
     int64_t requests_total = 0, prompt_tokens_total = 0, completion_tokens_total = 0;
     int64_t cached_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;
@@ -199,7 +199,7 @@ class Engine : public Object {
     virtual int32_t retry_after_s() noexcept = 0;
 };
 
-/// What a front-end plugin's `create` returns.
+/// What a front-end plugin's `create` returns. Thread: main.
 class Frontend : public Object {
   public:
     static constexpr const char* kFacet = "frontend.frontend/1";
@@ -208,7 +208,7 @@ class Frontend : public Object {
     virtual Status start() noexcept = 0;
     /// "http://127.0.0.1:8888", the bound port; "" if it mounts in another front end.
     virtual StrView url() noexcept = 0;
-    /// Stops accepting, lets running replies end until the deadline, then closes.
+    /// Stops accepting, lets replies end until `deadline_us` (Host::now_us), then closes.
     virtual Status drain(int64_t deadline_us) noexcept = 0;
 };
 

@@ -21,13 +21,13 @@ struct ModelRequest {
     int64_t context_tokens = 0;  ///< 0 = the model's limit
     int32_t window_rows = 16;    ///< most rows of one window
     int32_t step_rows = 16;      ///< rows of all windows of a step
-    int32_t chunk_rows = 2048;
-    int32_t in_flight = 1;
-    int64_t pool_tokens = 0;  ///< positions in the page pool; 0 = slots * context
-    int32_t snapshot_cells = 0;
-    int32_t stages = 0;
-    bool drafts = true;
-    bool replay_exact = true;
+    int32_t chunk_rows = 2048;   ///< prompt rows of a step
+    int32_t in_flight = 1;       ///< steps submitted and not collected
+    int64_t pool_tokens = 0;     ///< positions in the page pool; 0 = slots * context
+    int32_t snapshot_cells = 0;  ///< of kept cuts; 0 = none are kept
+    int32_t stages = 0;          ///< slices of a chunk; 0 = the model's choice
+    bool drafts = true;          ///< load the drafter, if there is one
+    bool replay_exact = true;    ///< false: prompt tails are approximate (dsv41.md 3.11)
     bool engram_self_test = true;
     bool packed_state = true;  ///< state_format: packed | bf16
     uint8_t reserved[4] = {};
@@ -40,16 +40,16 @@ struct ModelRequest {
 /// Static facts that the planner needs; it knows no layer (engine.md 1.4).
 struct ModelInfo {
     uint32_t struct_size = sizeof(ModelInfo);
-    int32_t page_tokens = 256;
+    int32_t page_tokens = 256;  ///< positions of one page
     int64_t page_bytes = 0;
     int32_t max_window_rows = 16, max_step_rows = 16, max_chunk_rows = 2048;
     int32_t prefill_stages = 1;
     int64_t partial_distance = 0;  ///< 0 = full cuts only
-    bool capture_inside = false;
-    bool has_tables = false;  ///< needs a row store
+    bool capture_inside = false;   ///< can save a cut inside a chunk, not only at its end
+    bool has_tables = false;       ///< needs a row store
     uint8_t reserved[2] = {};
-    int32_t draft_rows = 0, draft_max = 0;
-    int32_t numeric_classes = 1;
+    int32_t draft_rows = 0, draft_max = 0;  ///< of a draft pass; 0 = no drafter
+    int32_t numeric_classes = 1;            ///< 2: chunk rows may differ in bits from window rows
     int32_t max_in_flight = 1;
     int32_t ring_slack = 0;  ///< ring_rows - window: how far a rewind may go
     int32_t vocab = 0;       ///< logits per row
@@ -99,7 +99,7 @@ struct CostTable {
 
 struct WarmUp {
     uint32_t struct_size = sizeof(WarmUp);
-    bool measure = true;
+    bool measure = true;  ///< false: every size runs once, figures are rough
     uint8_t reserved[3] = {};
 };
 
@@ -111,11 +111,11 @@ struct MaskBatch {
 
 struct TokenHint {
     uint32_t slot = 0, generation = 0;
-    int64_t position = 0;
+    int64_t position = 0;  ///< of the first token
     Span<const int32_t> tokens;
 };
 
-enum class Stage : uint32_t { tokens, drafts, done };
+enum class Stage : uint32_t { tokens, drafts, done };  ///< collected in this order
 
 /// Everything a model is given at load. Borrowed; outlives the model.
 struct ModelServices {
@@ -143,15 +143,15 @@ class Model : public Object {
     /// Enqueues one step; the only call that changes state. May run everything at once (CPU).
     /// errors  internal: a mirror error; io; peer; device
     virtual Status submit(const StepPlan& plan) noexcept = 0;
-    virtual Status set_masks(uint64_t step, const MaskBatch& masks) noexcept = 0;
+    virtual Status set_masks(uint64_t step, const MaskBatch& masks) noexcept = 0;  ///< rank 0
     /// In order tokens, drafts, done; blocks until the stage or the deadline.
     virtual Status collect(uint64_t step, Stage stage, StepResult* out) noexcept = 0;
-    virtual bool ready(uint64_t step, Stage stage) noexcept = 0;
-    virtual Status prefetch(Span<const TokenHint> hints) noexcept = 0;
+    virtual bool ready(uint64_t step, Stage stage) noexcept = 0;  ///< `collect` would not wait
+    virtual Status prefetch(Span<const TokenHint> hints) noexcept = 0;  ///< advice only
     /// Touches every size once and measures; after it nothing allocates.
     virtual Status warm_up(const WarmUp& options, CostTable* out) noexcept = 0;
-    virtual void abort() noexcept = 0;
-    virtual TextCodec& text() noexcept = 0;
+    virtual void abort() noexcept = 0;       ///< waits in submit and collect end with `peer`
+    virtual TextCodec& text() noexcept = 0;  ///< thread-safe
 };
 
 /// Optional facet of a Model: per-position logits of the last submitted step, for `score` and

@@ -23,28 +23,28 @@ struct SlotView {
     uint32_t slot = 0;
     uint32_t state = 0;  ///< 0 free, 1 prefilling, 2 decoding, 3 paused
     uint64_t arrival_seq = 0;
-    int64_t length = 0, prompt = 0;
-    int64_t age_us = 0;
-    uint32_t background = 0, sink_blocked = 0;
+    int64_t length = 0, prompt = 0;             ///< positions computed; tokens of the prompt
+    int64_t age_us = 0;                         ///< since submit
+    uint32_t background = 0, sink_blocked = 0;  ///< 0 or 1
 };
 
 struct WaitingView {
     uint64_t request = 0, arrival_seq = 0;
-    int64_t remaining = 0;  ///< prompt rows
-    int64_t age_us = 0;
-    uint32_t background = 0, overdue = 0;
+    int64_t remaining = 0;                 ///< prompt rows
+    int64_t age_us = 0;                    ///< since submit
+    uint32_t background = 0, overdue = 0;  ///< 0 or 1
 };
 
 struct SchedulerView {
     uint32_t struct_size = sizeof(SchedulerView);
-    uint32_t memory_level = 0;
+    uint32_t memory_level = 0;  ///< 0 ok, 1 soft, 2 hard (engine.md 3.3)
     int64_t now_us = 0;
     Span<const SlotView> slots;
     Span<const WaitingView> waiting;
     int64_t pages_free = 0, pages_evictable = 0;
-    int32_t row_cap = 0;
-    int32_t chunk_rows = 0;
-    int32_t stages = 1;
+    int32_t row_cap = 0;     ///< most rows of all windows
+    int32_t chunk_rows = 0;  ///< most rows of a slice
+    int32_t stages = 1;      ///< of a chunk
     int32_t reserved = 0;
     Span<const int64_t> window_us;  ///< measured cost of a step with i rows, index i
     Span<const int64_t> stage_us;   ///< per stage, for a chunk of chunk_rows
@@ -80,11 +80,11 @@ class ScheduleOverlay : public Object {
                            StepOutline* out) noexcept = 0;
 };
 
-/// Encoded image rows by content key.
+/// Encoded image rows by content key. Thread: the engine thread of rank 0.
 class MediaCache : public Object {
   public:
     static constexpr const char* kFacet = "overlay.media/1";
-    virtual bool get(const uint8_t key[32], Span<uint8_t> rows) noexcept = 0;
+    virtual bool get(const uint8_t key[32], Span<uint8_t> rows) noexcept = 0;  ///< false: a miss
     virtual void put(const uint8_t key[32], Span<const uint8_t> rows) noexcept = 0;
     /// Prefix cuts beyond an image may be kept.
     virtual bool keeps_states() noexcept = 0;

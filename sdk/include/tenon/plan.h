@@ -44,11 +44,11 @@ struct Header {
     uint32_t total_bytes = 0;
     uint32_t sections = 0;
     uint64_t step = 0;
-    uint64_t group_epoch = 0;
-    uint64_t chain = 0;
-    uint64_t chain_step = 0;
-    uint64_t digest = 0;  ///< XXH3-64 of all bytes with this field zero
-    uint64_t flags = 0;
+    uint64_t group_epoch = 0;  ///< equal on all ranks; a plan of another one is refused
+    uint64_t chain = 0;        ///< digest chain of the newest collected step
+    uint64_t chain_step = 0;   ///< that step
+    uint64_t digest = 0;       ///< XXH3-64 of all bytes with this field zero
+    uint64_t flags = 0;        ///< kDrain, kNeedsMasks, kRecord
 };
 enum : uint64_t { kDrain = 1, kNeedsMasks = 2, kRecord = 4 };
 
@@ -65,8 +65,8 @@ struct SlotOp {
     uint32_t slot = 0, generation = 0;
     SlotOpKind op = SlotOpKind::open;
     uint32_t reserved = 0;
-    int64_t length = 0;  ///< rewind: new length
-    uint64_t request = 0;
+    int64_t length = 0;    ///< rewind: new length
+    uint64_t request = 0;  ///< that holds the slot
 };
 
 /// Sets page-table entries [first_index, first_index + count) of a slot from pool `pages`.
@@ -77,8 +77,8 @@ struct PageMap {
 };
 
 struct PageCopy {
-    int32_t src = 0, dst = 0;
-    int32_t tokens = 0, reserved = 0;
+    int32_t src = 0, dst = 0;          ///< pages of the pool
+    int32_t tokens = 0, reserved = 0;  ///< the rows of that many tokens are copied
 };
 
 enum class CutKind : uint16_t { full = 1, tail = 2, partial = 3 };
@@ -113,11 +113,11 @@ struct Sampler {
 };
 
 struct Feature {
-    uint32_t op = 0;  ///< 1 put, 2 drop
-    uint32_t feature = 0;
+    uint32_t op = 0;       ///< 1 put, 2 drop
+    uint32_t feature = 0;  ///< its id in the arena
     int32_t rows = 0, grid_rows = 0, grid_cols = 0;
     uint32_t reserved = 0;
-    uint8_t key[32] = {};
+    uint8_t key[32] = {};  ///< RequestImage::key
     uint64_t reserved2 = 0;
 };
 
@@ -129,7 +129,7 @@ struct Window {
     int64_t position = 0;
     int32_t rows = 1, forced = 0;
     uint32_t source = 0;  ///< 0 plan, 1 device
-    uint32_t flags = 0;
+    uint32_t flags = 0;   ///< kMasked, kWantLogprobs, kDrafted
     uint32_t tokens_off = 0;
     int32_t top = 0;         ///< logprobs wanted per row
     int32_t accept_max = 1;  ///< bound of emitted
@@ -138,25 +138,25 @@ struct Window {
 
 struct Draft {
     uint32_t slot = 0, generation = 0;
-    int32_t rows = 0, reserved = 0;
+    int32_t rows = 0, reserved = 0;  ///< drafts wanted; the slot has a window in this plan
 };
 
 enum : uint32_t { kBoundedReplay = 1 };
 struct Chunk {
     uint32_t slot = 0, generation = 0;
-    int64_t begin = 0, end = 0;
-    int32_t stage_begin = 0, stage_end = 1;
-    uint32_t flags = 0;
-    uint32_t tokens_off = 0;
-    uint32_t target_off = 0, target_count = 0;
+    int64_t begin = 0, end = 0;  ///< prompt positions [begin, end); begin = the slot's length
+    int32_t stage_begin = 0, stage_end = 1;     ///< of ModelInfo::prefill_stages
+    uint32_t flags = 0;                         ///< kBoundedReplay
+    uint32_t tokens_off = 0;                    ///< end - begin tokens
+    uint32_t target_off = 0, target_count = 0;  ///< at most kMaxChunkTargets
     uint32_t image_off = 0, image_count = 0;
     uint64_t reserved = 0;
 };
 
 struct Target {
-    int64_t at = 0;
-    int32_t outputs = 0;
-    uint32_t snapshot = 0;
+    int64_t at = 0;         ///< a length; kind full: every layer's state is exact there
+    int32_t outputs = 0;    ///< logits are wanted of rows [at - outputs, at)
+    uint32_t snapshot = 0;  ///< saved there if not 0
     CutKind kind = CutKind::full;
     uint16_t reserved16 = 0;
     uint32_t reserved = 0;
@@ -165,29 +165,29 @@ struct Target {
 
 struct ImageRun {
     int64_t position = 0;
-    int32_t rows = 0;
-    uint32_t feature = 0;
-    int32_t feature_row = 0, reserved = 0;
+    int32_t rows = 0;                       ///< from `position` on: not tokens
+    uint32_t feature = 0;                   ///< where their embeddings are
+    int32_t feature_row = 0, reserved = 0;  ///< the first of them
     uint64_t reserved2 = 0;
 };
 
 struct Encode {
     uint32_t feature = 0;
-    int32_t grid_rows = 0, grid_cols = 0;
-    int32_t stage_begin = 0, stage_end = 0;
+    int32_t grid_rows = 0, grid_cols = 0;    ///< patches
+    int32_t stage_begin = 0, stage_end = 0;  ///< of the vision tower
     uint32_t reserved = 0;
-    uint8_t key[32] = {};
+    uint8_t key[32] = {};  ///< RequestImage::key
     uint64_t reserved2 = 0;
 };
 
 struct Prefetch {
     uint32_t slot = 0, generation = 0;
-    int64_t begin = 0, end = 0;
+    int64_t begin = 0, end = 0;  ///< positions likely in the next step; advice
 };
 
 struct Pair {
     int32_t token = 0;
-    uint32_t bits = 0;
+    uint32_t bits = 0;  ///< f32 bits or counts: see Sampler
 };
 
 static_assert(sizeof(Header) == 64 && sizeof(SectionHeader) == 16 && sizeof(SlotOp) == 32);
@@ -227,7 +227,7 @@ struct StepPlan {
     Span<const uint8_t> note;
 };
 
-enum class RowStatus : uint32_t { ok = 0, io = 1, nan = 2 };
+enum class RowStatus : uint32_t { ok = 0, io = 1, nan = 2 };  ///< io: a table row; nan: logits
 enum class WindowFinish : uint32_t { none = 0, stop_id = 1, accept_max = 2 };
 
 struct TokenLogprob {
@@ -257,14 +257,14 @@ struct DraftResult {
 
 struct ChunkResult {
     uint32_t slot = 0, generation = 0;
-    int32_t stage_end = 0;
+    int32_t stage_end = 0;  ///< stages done
     RowStatus status = RowStatus::ok;
     uint32_t logprobs_off = 0, logprobs_count = 0;  ///< prompt logprobs of target rows
 };
 
 struct JobResult {
     uint64_t job = 0;
-    uint32_t code = 0;  ///< Code
+    uint32_t code = 0;  ///< Code; 0 = done
     uint32_t reserved = 0;
 };
 

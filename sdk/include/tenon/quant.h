@@ -44,9 +44,9 @@ struct WeightRequest {
     int32_t groups = 1;  ///< > 1: block diagonal, `x [T, G, in]`
     Shard shard;
     bool activation_quant = true;  ///< may the format's activation quantisation apply (ops.md 3.3)?
-    WeightSource* source = nullptr;
-    Device* device = nullptr;
-    Stream* stream = nullptr;
+    WeightSource* source = nullptr;  ///< read during the call only
+    Device* device = nullptr;        ///< outlives what is made on it
+    Stream* stream = nullptr;        ///< for copies; a format may use one of its own
 };
 
 struct ExpertsRequest {
@@ -55,10 +55,10 @@ struct ExpertsRequest {
     StrView shared_prefix;  ///< "layers.3.ffn.shared_experts", or empty
     int32_t experts = 0;
     int64_t hidden = 0, intermediate = 0;  ///< expected, before the cut
-    Shard shard;  ///< axis `out` = by intermediate width, or `expert`, or none
-    WeightSource* source = nullptr;
-    Device* device = nullptr;
-    Stream* stream = nullptr;
+    Shard shard;                     ///< axis `out` = by intermediate width, or `expert`, or none
+    WeightSource* source = nullptr;  ///< read during the call only
+    Device* device = nullptr;        ///< outlives what is made on it
+    Stream* stream = nullptr;        ///< for copies; a format may use one of its own
 };
 
 /// y = x W^T, f32 accumulate, one rounding at y. Class I: row t does not depend on T or other rows.
@@ -75,7 +75,7 @@ class QuantWeight : public Object {
     static constexpr const char* kFacet = "quant.weight/1";
     virtual QuantInfo info() noexcept = 0;  ///< of the loaded part (after the cut)
     virtual int64_t device_bytes() noexcept = 0;
-    virtual int64_t scratch_bytes(int64_t rows, Regime regime, DType y) noexcept = 0;
+    virtual int64_t scratch_bytes(int64_t rows, Regime regime, DType y) noexcept = 0;  ///< pure
     /// errors  invalid_argument: names the field, found, expected
     virtual Status linear(const LinearArgs& args, Stream& stream) noexcept = 0;
 };

@@ -53,7 +53,7 @@ struct RowBatch {
     TensorView dst;  ///< u8 [N, row_bytes], rows may be strided; host or pinned; valid until done
 };
 
-/// One open table. Thread: the engine thread (fetch, wait, done, cancel).
+/// One open table. Thread: main while the model loads, then the engine thread; `stats` any.
 class RowTable : public Object {
   public:
     static constexpr const char* kFacet = "storage.row_table/1";
@@ -68,7 +68,7 @@ class RowTable : public Object {
     /// empty. errors  deadline: not done within `timeout_us`, the ticket stays open; not_found: no
     /// such ticket
     virtual Status wait(Ticket ticket, int64_t timeout_us, Span<uint64_t> failed) noexcept = 0;
-    virtual bool done(Ticket ticket) noexcept = 0;
+    virtual bool done(Ticket ticket) noexcept = 0;  ///< `wait` would not block
     /// Gives the ticket up; dst may be written until the call returns, never after.
     virtual void cancel(Ticket ticket) noexcept = 0;
 };

@@ -23,9 +23,9 @@ struct CommunicatorInfo {
     int32_t rank = 0;
     int32_t world = 1;
     bool graph_capturable = false;
-    bool in_place_gather = false;  ///< src may be the rank's own part of dst
-    int64_t graph_safe_bytes = 0;  ///< largest message usable inside a graph
-    int64_t deadline_us = 2'000'000;
+    bool in_place_gather = false;     ///< src may be the rank's own part of dst
+    int64_t graph_safe_bytes = 0;     ///< largest message usable inside a graph
+    int64_t deadline_us = 2'000'000;  ///< of one operation
 };
 
 /// Collectives in program order of one stream; all ranks call the same sequence.
@@ -45,8 +45,8 @@ class Communicator : public Object {
     virtual Status gather(const TensorView& dst, const TensorView& src, int32_t root,
                           Stream& stream) noexcept = 0;
     virtual Status broadcast(const TensorView& buffer, int32_t root, Stream& stream) noexcept = 0;
-    virtual Status health() noexcept = 0;
-    virtual void abort() noexcept = 0;
+    virtual Status health() noexcept = 0;  ///< peer: the group is unusable, and why
+    virtual void abort() noexcept = 0;     ///< ends what waits; the group is unusable
 };
 
 class Transport : public Object {

@@ -18,7 +18,7 @@ struct TensorInfo {
     StrView file;         ///< path of the file that holds it
     uint64_t offset = 0;  ///< of the first byte in `file`
     uint64_t bytes = 0;
-    uint64_t index = 0;  ///< position in the source's listing
+    uint64_t index = 0;  ///< place in name order; set by `at` only
 };
 
 /// Named tensors, possibly decorated by overlays. Thread-safe for reading after it was opened.
@@ -35,7 +35,7 @@ class WeightSource : public Object {
     virtual Status map(StrView name, TensorView* out) noexcept = 0;
     /// Copies bytes [offset, offset + bytes) of the tensor. errors  io, invalid_argument
     virtual Status read(StrView name, uint64_t offset, uint64_t bytes, void* dst) noexcept = 0;
-    /// SHA-256 over names, dtypes, shapes and the files' identities; 32 bytes.
+    /// SHA-256 of names, dtypes, shapes, offsets and each file's size and both ends; 32 bytes.
     virtual Span<const uint8_t> digest() noexcept = 0;
 };
 
