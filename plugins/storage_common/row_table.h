@@ -50,7 +50,7 @@ class LaneRowTable final : public Implements<LaneRowTable, RowTable> {
     bool attached_ = false;
 };
 
-/// Opens tables on lanes that come up when first asked for. Thread: the engine thread.
+/// Opens tables on lanes that come up when first asked for. Thread: main, while a model loads.
 class LaneRowStore final : public Implements<LaneRowStore, RowStore> {
   public:
     using StartLane = std::function<Result<std::shared_ptr<ReadLane>>(int32_t lane)>;
