@@ -2,6 +2,8 @@
 // Protocol of the pool: a caller opens an epoch (odd), everybody takes units, the caller closes it
 // and waits until no worker is active. A worker becomes active first and then looks at the epoch
 // again, so it can never read a job that is being replaced.
+// A worker that gives up spinning counts itself as a sleeper and looks at the epoch once more; a
+// caller opens the epoch and looks at the count after it. So either sees the other.
 #include "pool/pool.h"
 
 #include <algorithm>
@@ -14,7 +16,7 @@ namespace {
 // Longer than the pause between two loops of one forward pass, far below a scheduler tick.
 constexpr std::chrono::microseconds kSpin{40};
 constexpr int kSpinsPerLook = 32;
-constexpr int kSpinsBeforeYield = 4000;
+constexpr int kSpinsBeforeYield = 400;  // about 10 us
 constexpr int64_t kBatchesPerWorker = 6;
 
 thread_local int32_t current_worker = -1;  // >= 0 while inside a body
@@ -74,7 +76,10 @@ void Pool::run(int64_t n, int64_t grain, Body body, void* arg) noexcept {
             body, arg};
     next_.store(0, std::memory_order_relaxed);
     epoch_.fetch_add(1);
-    epoch_.notify_all();
+    // One wake for each sleep: on a busy machine a woken worker may not run for many loops.
+    if (sleepers_.load() > 0 && sleepers_.exchange(0) > 0) {
+        epoch_.notify_all();
+    }
     take_units(0);
     epoch_.fetch_add(1);
     for (int spins = 0; active_.load() != 0; ++spins) {
@@ -112,6 +117,7 @@ uint32_t Pool::next_epoch(uint32_t last) {
             relax();
         }
         if (std::chrono::steady_clock::now() >= until) {
+            sleepers_.fetch_add(1);
             epoch_.wait(last);
             return epoch_.load(std::memory_order_acquire);
         }

@@ -45,6 +45,7 @@ class Pool final : public ParallelFor {
     alignas(64) std::atomic<int64_t> next_{0};    // next unit of the open job
     alignas(64) std::atomic<uint32_t> epoch_{0};  // odd: a job is open
     alignas(64) std::atomic<int32_t> active_{0};  // workers that may be reading job_
+    std::atomic<int32_t> sleepers_{0};            // since the last wake
     alignas(64) std::atomic_flag busy_ = ATOMIC_FLAG_INIT;  // a caller owns job_
     std::atomic<bool> stop_{false};
     std::vector<std::thread> threads_;
