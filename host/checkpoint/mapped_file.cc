@@ -12,7 +12,8 @@
 namespace tenon {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK: a pipe in the place of a file is refused below instead of waited for.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const int why = errno;
         return error(why == ENOENT || why == ENOTDIR ? Code::not_found : Code::io,

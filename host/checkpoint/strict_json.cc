@@ -32,8 +32,12 @@ class OpenKeys {
     std::vector<std::vector<std::string>> keys_;
 };
 
-/// What the library says may quote bytes that are no UTF-8; messages end in logs and JSON.
-std::string ascii(std::string text) {
+/// What the library says, without its "[json.exception.parse_error.101] " in front. It may quote
+/// bytes that are no UTF-8; messages end in logs and JSON.
+std::string json_reason(const std::exception& e) {
+    std::string text = e.what();
+    const size_t tag = text.rfind("[json.exception.", 0) == 0 ? text.find("] ") : std::string::npos;
+    text.erase(0, tag == std::string::npos ? 0 : tag + 2);
     std::replace_if(
         text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0x80; }, '?');
     return text;
@@ -83,7 +87,7 @@ Result<nlohmann::json> parse_strict_json(const std::string& what, std::string_vi
                      cut_text(e.what(), 200));
     } catch (const std::exception& e) {
         return error(Code::invalid_argument, "{} is not valid JSON: {}", what,
-                     cut_text(ascii(e.what()), 200));
+                     cut_text(json_reason(e), 200));
     }
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "host/checkpoint/strict_json.h"
 #include "host/cli/http_client.h"
 #include "host/cli/local_engine.h"
 #include "host/cli/verbs.h"
@@ -64,9 +65,22 @@ Status ask_engine(LocalEngine& local, const Json& request, const Show& show, std
 std::string error_text(const std::string& body) {
     const Json json = Json::parse(body, nullptr, false);
     if (json.is_object() && json.contains("error") && json["error"].is_object()) {
-        return json["error"].value("message", body);
+        const Json& inner = json["error"];
+        if (inner.contains("message") && inner["message"].is_string()) {
+            return inner["message"].get<std::string>();
+        }
     }
     return body;
+}
+
+/// What a stream's event adds to the message of its first choice; an empty object if nothing.
+Json delta_of(const Json& event) {
+    const Json choices = event.value("choices", Json::array());
+    if (!choices.is_array() || choices.empty() || !choices[0].is_object()) {
+        return Json::object();
+    }
+    const Json delta = choices[0].value("delta", Json::object());
+    return delta.is_object() ? delta : Json::object();
 }
 
 Status ask_url(const HttpUrl& url, Json request, const Show& show, std::string* answer) {
@@ -86,15 +100,18 @@ Status ask_url(const HttpUrl& url, Json request, const Show& show, std::string* 
             continue;
         }
         done = line == "data: [DONE]";
+        if (done) {
+            break;
+        }
         const Json event = Json::parse(line.substr(6), nullptr, false);
-        if (event.is_object() && event.contains("error")) {
+        if (!event.is_object()) {
+            return error(Code::io, "the reply holds an event that is no JSON object: {}",
+                         cut_text(line.substr(6), 200));
+        }
+        if (event.contains("error")) {
             return error(Code::internal, "{}", error_text(line.substr(6)));
         }
-        if (!event.is_object() || !event.contains("choices") || !event["choices"].is_array() ||
-            event["choices"].empty()) {
-            continue;
-        }
-        const Json delta = event["choices"][0].value("delta", Json::object());
+        const Json delta = delta_of(event);
         if (delta.contains("reasoning_content") && delta["reasoning_content"].is_string()) {
             show(delta["reasoning_content"].get<std::string>(), true);
         }
@@ -104,6 +121,27 @@ Status ask_url(const HttpUrl& url, Json request, const Show& show, std::string* 
         }
     }
     return done ? Status() : error(Code::io, "the reply broke off");
+}
+
+/// `text` without what a terminal would obey: control characters but line feed and tab, C1's of
+/// UTF-8 included, are spelled out. Models repeat what strangers wrote.
+std::string harmless(const std::string& text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const auto byte = static_cast<uint8_t>(text[i]);
+        const bool c1 = byte == 0xC2 && i + 1 < text.size() &&
+                        static_cast<uint8_t>(text[i + 1]) >= 0x80 &&
+                        static_cast<uint8_t>(text[i + 1]) < 0xA0;
+        if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F || c1) {
+            char spelled[8];
+            std::snprintf(spelled, sizeof spelled, "\\x%02x",
+                          c1 ? static_cast<uint8_t>(text[++i]) : byte);
+            out += spelled;
+        } else {
+            out += text[i];
+        }
+    }
+    return out;
 }
 
 /// Writes a reply as it comes. A terminal shows reasoning dimmed; a pipe gets the answer alone.
@@ -117,7 +155,8 @@ class Screen {
             std::fputs(reasoning ? "\033[2m" : "\033[0m\n", stdout);
             dim_ = reasoning;
         }
-        std::fputs(text.c_str(), stdout);
+        const std::string shown = terminal_ ? harmless(text) : text;
+        std::fwrite(shown.data(), 1, shown.size(), stdout);
         std::fflush(stdout);
         shown_ = true;
     }
@@ -187,6 +226,11 @@ int chat_verb(const ChatArgs& args) {
         auto url = HttpUrl::parse(args.profile.profile);
         if (!url.ok()) {
             return fail(kExitUsage, url.status().message().str());
+        }
+        if (!args.profile.set.empty()) {
+            return fail(kExitUsage, format("--set {}: changes a profile; the server at {} has its "
+                                           "own",
+                                           args.profile.set.front(), args.profile.profile));
         }
         return converse(args, [&](const Json& request, const Show& show, std::string* answer) {
             return ask_url(*url, request, show, answer);

@@ -62,6 +62,10 @@ Result<HttpUrl> HttpUrl::parse(const std::string& url) {
     if (out.host.empty() || !digits) {
         return error(Code::invalid_argument, "{}: expected http://host:port", url);
     }
+    // getaddrinfo takes a larger number for its low 16 bits: another server's port.
+    if (out.port.size() > 5 || std::stoi(out.port) < 1 || std::stoi(out.port) > 65535) {
+        return error(Code::invalid_argument, "{}: port {} is out of range 1…65535", url, out.port);
+    }
     return out;
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Arguments of `tenon`; the only file that includes CLI11.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 
 #include "host/cli/completion.h"
 #include "host/cli/verbs.h"
@@ -88,9 +93,35 @@ int usage_error(const CLI::App& app, int argc, char** argv, std::string message)
     return fail(kExitUsage, message + " (see tenon " + verb + "--help)");
 }
 
+/// A file or socket that takes the place of a closed standard stream would get what is meant for a
+/// terminal: log lines inside a record. Each is filled so that using it fails, as when closed.
+void hold_standard_streams() {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(fd, F_GETFD) < 0) {
+            [[maybe_unused]] const int held =
+                ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
+/// The exit code after a verb's last line: output that was lost is an error, a reader that has seen
+/// enough (`| head`) is none.
+int with_output(int code) {
+    std::cout.flush();
+    if (code != kExitOk || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) {
+        return code;
+    }
+    pollfd out{STDOUT_FILENO, 0, 0};
+    if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) {
+        return code;
+    }
+    return fail(kExitData, "standard output could not be written; is the disk full?");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    hold_standard_streams();
     CLI::App app{
         "Tenon: inference engine for the dsv41 model family.\n\nStart with:  tenon serve "
         "profiles/mini.toml",
@@ -162,9 +193,9 @@ int main(int argc, char** argv) {
                      "override a key: section.key=value (repeatable); not for a URL")
         ->allow_extra_args(false);
     auto* once = chat->add_option("--once", chat_args.once, "answer this and exit");
-    chat->add_flag("--thinking", chat_args.thinking,
-                   "let the model think, whatever the profile says");
-    chat->add_flag("--no-thinking", chat_args.no_thinking, "no thinking");
+    auto* thinking = chat->add_flag("--thinking", chat_args.thinking,
+                                    "let the model think, whatever the profile says");
+    chat->add_flag("--no-thinking", chat_args.no_thinking, "no thinking")->excludes(thinking);
     chat->footer("Against a server that wants a key, set TENON_API_KEY.");
     chat->callback([&] {
         chat_args.is_once = once->count() > 0;
@@ -313,10 +344,11 @@ int main(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
-        return e.get_exit_code() == 0 ? app.exit(e) : usage_error(app, argc, argv, e.what());
+        return e.get_exit_code() == 0 ? with_output(app.exit(e))
+                                      : usage_error(app, argc, argv, e.what());
     } catch (const std::exception& e) {
         code = fail(kExitInternal, e.what());
     }
     log_flush();
-    return code;
+    return with_output(code);
 }

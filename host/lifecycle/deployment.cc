@@ -18,6 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr int64_t kUsualPoolTokens = 1 << 20;  // more only if one context needs it
+constexpr int64_t kLeastContext = 2;           // a prompt of one token and its reply
 constexpr int64_t kMostCells = 4096;           // an eviction looks at every cut
 
 /// World 1 needs no network: each rank's blob is the only one.
@@ -222,11 +223,12 @@ Status Deployment::make_request() {
     r.slots = static_cast<int32_t>(model.integer("slots"));
     r.context_tokens = model.integer("context_tokens");
     r.context_tokens = r.context_tokens == 0 ? info_.context_limit : r.context_tokens;
-    if (r.context_tokens > info_.context_limit) {
+    if (r.context_tokens < kLeastContext || r.context_tokens > info_.context_limit) {
         exit_code_ = kExitUsage;
         return error(Code::invalid_argument,
-                     "{}: model.context_tokens = {}, but the checkpoint goes up to {}",
-                     profile_.shown, r.context_tokens, info_.context_limit);
+                     "{}: model.context_tokens = {} is out of range {}…{} (0 = the checkpoint's "
+                     "limit)",
+                     profile_.shown, r.context_tokens, kLeastContext, info_.context_limit);
     }
     r.window_rows = static_cast<int32_t>(engine.integer("window_rows"));
     r.step_rows = static_cast<int32_t>(engine.integer("step_rows"));

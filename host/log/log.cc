@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -56,8 +57,13 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
     void sink_it_(const spdlog::details::log_msg& msg) override {
         spdlog::memory_buf_t line;
         formatter_->format(msg, line);
-        // A full disk loses the line; there is nowhere to say so.
-        [[maybe_unused]] const ssize_t n = ::write(fd_, line.data(), line.size());
+        const ssize_t n = ::write(fd_, line.data(), line.size());
+        const bool lost = n != static_cast<ssize_t>(line.size());
+        if (lost && !is_losing_) {
+            std::fprintf(stderr, "tenon: log.file %s: could not be written: %s; lines are lost\n",
+                         path_.c_str(), n < 0 ? std::strerror(errno) : "the disk is full");
+        }
+        is_losing_ = lost;
     }
     void flush_() override {}
 
@@ -68,6 +74,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
 
     std::string path_;
     int fd_;
+    bool is_losing_ = false;  // said once on standard error, until a line is written again
 };
 
 struct State {

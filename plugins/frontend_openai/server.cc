@@ -2,7 +2,7 @@
 // Poco's acceptor and thread pool around our connections.
 #include "server.h"
 
-#include <Poco/Net/NetException.h>
+#include <Poco/Exception.h>
 #include <Poco/Net/ServerSocket.h>
 #include <Poco/Net/SocketAddress.h>
 #include <Poco/Net/TCPServer.h>
@@ -12,7 +12,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #if TENON_HTTP_TLS
@@ -48,6 +50,21 @@ void raise_descriptor_limit(Host& host, int64_t connections) {
     host.log(LogLevel::debug, "http", format("open files limit raised from {} to {}", had, needed));
 }
 
+/// Why an address could not be had, without the class names that Poco's texts begin with.
+std::string bind_refusal(const Poco::Exception& e) {
+    switch (e.code()) {
+        case EADDRINUSE:
+            return "address already in use; is another server running there? choose another port "
+                   "or stop it";
+        case EADDRNOTAVAIL:
+            return "no interface of this machine has that address";
+        case EACCES:
+            return "permission denied; ports below 1024 need a privilege, choose another";
+        default:
+            return e.code() > 0 ? std::generic_category().message(e.code()) : e.displayText();
+    }
+}
+
 bool is_loopback(const Poco::Net::SocketAddress& address) {
     return address.host().isLoopback();
 }
@@ -76,7 +93,12 @@ Status Server::start() {
         return listen();
     } catch (const Poco::Exception& e) {
         return error(Code::invalid_argument, "[[frontend]] bind = '{}': {}",
-                     context_->settings.bind, e.displayText());
+                     context_->settings.bind, bind_refusal(e));
+    } catch (const std::system_error& e) {
+        return error(Code::io,
+                     "[[frontend]] bind = '{}': a thread could not be started: {}; raise the "
+                     "limits on processes and memory (ulimit -u, -v)",
+                     context_->settings.bind, e.code().message());
     }
 }
 
@@ -98,7 +120,7 @@ Status Server::listen() {
             socket = net::SecureServerSocket(tls);
         } catch (const Poco::Exception& e) {
             return error(Code::invalid_argument, "[[frontend]] tls_cert = '{}', tls_key = '{}': {}",
-                         settings.tls_cert, settings.tls_key, e.displayText());
+                         settings.tls_cert, settings.tls_key, e.message());
         }
 #else
         return error(Code::unsupported,
@@ -106,17 +128,9 @@ Status Server::listen() {
                      "TLS (Poco's NetSSL was missing)");
 #endif
     }
-    try {
-        // Without SO_REUSEPORT: two servers on one port would share the clients at random.
-        socket.bind(address, true, false);
-        socket.listen(kBacklog);
-    } catch (const Poco::Net::NetException& e) {
-        return error(Code::invalid_argument,
-                     "[[frontend]] bind = '{}': {}; is another server running "
-                     "there? choose another "
-                     "port or stop it",
-                     settings.bind, e.displayText());
-    }
+    // Without SO_REUSEPORT: two servers on one port would share the clients at random.
+    socket.bind(address, true, false);
+    socket.listen(kBacklog);
     raise_descriptor_limit(context_->host, settings.max_connections);
     const int threads = static_cast<int>(settings.max_connections + kReservedThreads);
     listener_ = std::make_unique<Listener>(threads, socket);

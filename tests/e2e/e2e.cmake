@@ -8,6 +8,11 @@ if(TARGET tenon AND TARGET openai AND TARGET dsv41)
   set_tests_properties(e2e_openai_client PROPERTIES
       LABELS "protocol" TIMEOUT 300 SKIP_RETURN_CODE 77
       ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
+  add_test(NAME e2e_cli_errors
+      COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/e2e/cli_errors.py $<TARGET_FILE:tenon>
+              ${PROJECT_SOURCE_DIR})
+  set_tests_properties(e2e_cli_errors PROPERTIES
+      LABELS "protocol" TIMEOUT 300 ENVIRONMENT TENON_PLUGIN_PATH=${CMAKE_BINARY_DIR}/plugins)
   add_test(NAME e2e_cli_verbs
       COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/e2e/cli_verbs.py $<TARGET_FILE:tenon>
               ${PROJECT_SOURCE_DIR}/tests/fixtures/golden)
