@@ -111,7 +111,7 @@ Status EngramReader::fetch(Table& table, const int64_t* ids, int64_t count, uint
         return v;
     };
     const Span<const int64_t> list(ids, static_cast<uint64_t>(count));
-    const int64_t first_bytes = table.scales ? width : engram_row_bytes(width);
+    const int64_t first_bytes = table.scales ? width : record_bytes_;
     TENON_TRY(table.values->fetch({list, view(0, first_bytes)}, &pending->ticket[0]));
     pending->open[0] = true;
     if (table.scales) {
