@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the looking-glass verbs of `tenon` over the goldens: tokenize, detokenize, render, parse, inspect, score.
+"""Runs the looking-glass verbs of `tenon` over the goldens: tokenize, detokenize, render, parse, inspect, score, pack-engram.
 
     cli_verbs.py TENON FIXTURES        FIXTURES = tests/fixtures/golden
 
@@ -199,8 +199,25 @@ def check_inspect(folder):
         report(f"inspect {name} {out[0][0]}", 1, [] if error < 0.5 else [("relative error", "< 0.5", error)])
 
 
+def check_packed(folder):
+    """Packed Engram tables hold the rows of the official ones: the same logits, bit by bit."""
+    profile = GOLDEN.parents[2] / "profiles" / "mini.toml"
+    prompts = folder / "packed.jsonl"
+    prompts.write_text(json.dumps({"ids": list(range(3, 67))}) + "\n")
+    call("pack-engram", profile, "--out", folder / "packed")
+    call("pack-engram", profile, "--out", folder / "packed", "--verify")
+    out = []
+    for layout in ([], ["--set", f'engram.dir="{folder / "packed"}"', "--set", 'engram.layout="packed"']):
+        for memory in ([], ["--set", "engram.in_memory=0"]):
+            path = folder / "logits.safetensors"
+            call("score", profile, "--ids", prompts, "--logits", path, *layout, *memory)
+            out.append(path.read_bytes())
+    report("packed tables", 3, [("logits", "those of official tables", "others") for o in out[1:] if o != out[0]])
+
+
 with tempfile.TemporaryDirectory() as name:
     check_usage()
+    check_packed(pathlib.Path(name))
     check_tokenizer(TEXT / "small", "small")
     check_tokenizer(TEXT / "tokenizer", "released")
     check_render(TEXT / "tokenizer", "ids")
