@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 // tokenize, detokenize, render, parse: JSON Lines in, one answer line for each.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "host/checkpoint/strict_json.h"
 #include "host/cli/text_source.h"
 
 namespace tenon::cli {
@@ -36,7 +40,11 @@ Result<Json> parse_line(const std::string& line) {
             return true;
         });
     } catch (const std::exception& e) {
-        return error(Code::invalid_argument, "not JSON: {}", std::string(e.what()).substr(0, 200));
+        // "[json.exception.parse_error.101] parse error at …": what follows the library's tag.
+        std::string_view what = e.what();
+        const size_t tag = what.find("] ");
+        what.remove_prefix(what.rfind("[json.exception.", 0) == 0 ? tag + 2 : 0);
+        return error(Code::invalid_argument, "not JSON: {}", cut_text(std::string(what), 200));
     }
 }
 
@@ -64,6 +72,9 @@ int run_lines(const TextArgs& args, const Answer& answer) {
         }
         // Flushed by line: scripts hold a conversation over pipes.
         std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+    }
+    if (std::ferror(stdin) != 0) {  // std::cin, tied to stdin, takes a failed read for the end
+        return fail(kExitData, format("standard input cannot be read: {}", std::strerror(errno)));
     }
     return std::cout ? kExitOk : fail(kExitData, "standard output could not be written");
 }
@@ -244,6 +255,9 @@ Status parse_reply(TextCodec& codec, const Json& in, Json* out) {
         TENON_TRY(parser->feed_text((in_calls ? kCallsOpening : "") + text, message));
     } else {
         std::vector<int32_t> ids;
+        if (!in.contains("ids")) {
+            return error(Code::invalid_argument, "the line needs a string 'text' or a list 'ids'");
+        }
         TENON_TRY(ids_of(in, &ids));
         if (in_calls) {
             Ref<TokenList> opening;

@@ -53,6 +53,15 @@ def check_output():
     os.close(writer)
 
 
+def check_streams(folder):
+    expect(["tokenize", "--checkpoint", MODEL], 5, "standard input cannot be read",
+           stdin=os.open(folder, os.O_RDONLY))
+    expect(["tokenize", "--checkpoint", MODEL], 5, "standard input cannot be read",
+           preexec_fn=close_streams(0))
+    expect(["tokenize", "--checkpoint", MODEL], 0, "not JSON: parse error", input=b"{\n")
+    expect(["parse", "--checkpoint", MODEL], 0, "a string 'text' or a list 'ids'", input=b"{}\n")
+
+
 def check_files(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
@@ -101,6 +110,7 @@ def check_arguments():
 
 with tempfile.TemporaryDirectory() as name:
     check_output()
+    check_streams(pathlib.Path(name))
     check_files(pathlib.Path(name))
     check_arguments()
     check_chat()
