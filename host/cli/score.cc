@@ -2,6 +2,7 @@
 // score: logits of every position of given id lists, perplexity, and drafts.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,12 @@ Result<std::vector<Ids>> read_prompts(const std::string& path, const ModelReques
                          path, number, ids.size(), request.context_tokens);
         }
         prompts.push_back(std::move(ids));
+    }
+    if (file.bad()) {
+        return error(Code::io, "{}: cannot be read: {}", path, std::strerror(errno));
+    }
+    if (prompts.empty()) {
+        return error(Code::invalid_argument, "{}: holds no line {\"ids\": [numbers]}", path);
     }
     return prompts;
 }
@@ -154,6 +161,10 @@ Status run(Deployment& d, const ScoreArgs& args, Json* report) {
     if (args.drafts && d.info().draft_rows == 0) {
         return error(Code::invalid_argument,
                      "--drafts: the model has no drafter, or engine.drafts = false");
+    }
+    std::error_code ec;
+    if (std::filesystem::equivalent(args.ids, args.logits, ec)) {
+        return error(Code::invalid_argument, "--logits {}: is the file of --ids", args.logits);
     }
     Scorer scorer(d, args.drafts);
     TENON_TRY(scorer.open(args.logits, prompts));

@@ -66,6 +66,14 @@ def check_files(folder):
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     expect(["inspect", MODEL, "--extra", pipe], 5, "is not a regular file")
+    ids, empty, out = folder / "ids", folder / "empty", folder / "logits"
+    ids.write_text('{"ids": [1, 2]}\n')
+    empty.write_text("\n")
+    expect(["score", PROFILE, "--ids", folder, "--logits", out], 5, "cannot be read: Is a directory")
+    expect(["score", PROFILE, "--ids", empty, "--logits", out], 2, "holds no line")
+    expect(["score", PROFILE, "--ids", ids, "--logits", ids], 2, "is the file of --ids")
+    expect(["score", PROFILE, "--ids", ids, "--logits", out], 5, "standard output could not be written",
+           preexec_fn=close_streams(0, 1))
     expect([*WQ_A, "/dev/full"], 5, "could not be written")
 
 
