@@ -13,7 +13,9 @@ PlanMirror::PlanMirror(const MirrorConfig& config)
       writer_(static_cast<size_t>(config.pool_pages), -1),
       holders_(static_cast<size_t>(config.pool_pages), 0),
       floor_(static_cast<size_t>(config.pool_pages), 0),
-      snapshots_(static_cast<size_t>(config.snapshot_cells)) {
+      snapshots_(static_cast<size_t>(config.snapshot_cells)),
+      imported_(static_cast<size_t>(config.pool_pages), 0) {
+    jobs_.reserve(static_cast<size_t>(config.staging_areas));
     const int64_t pages =
         (config.context_tokens + config.info.page_tokens - 1) / config.info.page_tokens;
     for (Slot& s : slots_) {
@@ -126,6 +128,7 @@ Status PlanMirror::apply_page_map(const plan::PageMap& map, const StepPlan& plan
         }
         int32_t& entry = s->pages[map.first_index + i];
         reference(page, 1);
+        imported_[static_cast<size_t>(page)] = 0;
         if (entry >= 0) {
             reference(entry, -1);
         }
@@ -303,6 +306,7 @@ Status PlanMirror::apply(const StepPlan& plan) {
         return refuse(format("expected step {} of epoch {}{}", expected, config_.group_epoch,
                              has_result_ ? "" : ", after the result of the step before"));
     }
+    jobs_.clear();
     for (Slot& s : slots_) {
         s.in_step = s.drafted = false;
         s.window_rows = 0;
@@ -346,7 +350,7 @@ Status PlanMirror::apply(const StepPlan& plan) {
         TENON_TRY(apply_chunk(c, plan));
     }
     for (const plan::SnapOp& op : plan.snap_out) {
-        TENON_TRY(apply_snap_out(op));
+        TENON_TRY(apply_snap_out(op, plan));
     }
     has_result_ = false;
     return {};
@@ -388,6 +392,14 @@ Status PlanMirror::apply(const StepResult& result) {
         Slot* s = nullptr;
         TENON_TRY(slot_of("chunk result", c.slot, c.generation, &s));
         s->torn = s->torn || c.status != RowStatus::ok;
+    }
+    if (result.jobs.size != jobs_.size()) {
+        return refuse(format("{} job results for {} jobs", result.jobs.size, jobs_.size()));
+    }
+    for (uint64_t i = 0; i < result.jobs.size; ++i) {
+        if (result.jobs[i].job != jobs_[i]) {
+            return refuse(format("result of job {}, expected {}", result.jobs[i].job, jobs_[i]));
+        }
     }
     has_result_ = true;
     return {};

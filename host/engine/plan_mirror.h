@@ -16,6 +16,8 @@ struct MirrorConfig {
     int64_t pool_pages = 0;
     int32_t step_rows = 16, window_rows = 16, chunk_rows = 2048;
     int32_t snapshot_cells = 0;
+    int32_t staging_areas = 0;  ///< 0 = nothing is imported or exported
+    int32_t staging_pages = 0;  ///< most pages of a piece without snapshot
     uint64_t group_epoch = 0;
 };
 
@@ -73,7 +75,12 @@ class PlanMirror {
     Status apply_page_map(const plan::PageMap& map, const StepPlan& plan);
     Status apply_page_copy(const plan::PageCopy& copy);
     Status apply_snap_in(const plan::SnapOp& op, const StepPlan& plan);
-    Status apply_snap_out(const plan::SnapOp& op);
+    Status apply_snap_out(const plan::SnapOp& op, const StepPlan& plan);
+    Status check_piece(const char* record, const plan::SnapOp& op, const StepPlan& plan,
+                       Span<const int32_t>* pages);
+    Status import_piece(const plan::SnapOp& op, const StepPlan& plan);
+    Status export_piece(const plan::SnapOp& op, const StepPlan& plan);
+    Status take_cells(const char* record, const plan::SnapOp& op, Span<const int32_t> pages);
     Status restore(const plan::SnapOp& op, const StepPlan& plan);
     Status save(const plan::SnapOp& op, const Slot& slot);
     Status find_snapshot(const char* record, const plan::SnapOp& op, Snapshot** out);
@@ -96,6 +103,8 @@ class PlanMirror {
     std::vector<int32_t> holders_;     // by page: snapshots that hold it
     std::vector<int32_t> floor_;       // by page: rows that snapshots hold, from its start
     std::vector<Snapshot> snapshots_;  // by cell
+    std::vector<uint8_t> imported_;    // by page: an import filled it, and nobody has it yet
+    std::vector<uint64_t> jobs_;       // of the step in flight
     int64_t pages_in_use_ = 0, cells_in_use_ = 0;
     uint64_t step_ = 0;
     int32_t open_chunks_ = 0;

@@ -100,6 +100,8 @@ Status PlanMirror::apply_snap_in(const plan::SnapOp& op, const StepPlan& plan) {
             drop(op.snapshot);
             return {};
         }
+        case plan::SnapOpKind::import:
+            return import_piece(op, plan);
         default:
             return refuse(format("snap_in operation {} has no capacity in this engine",
                                  static_cast<int>(op.op)));
@@ -107,21 +109,6 @@ Status PlanMirror::apply_snap_in(const plan::SnapOp& op, const StepPlan& plan) {
 }
 
 Status PlanMirror::save(const plan::SnapOp& op, const Slot& slot) {
-    const auto cells = static_cast<uint32_t>(plan::cells_of(op.kind));
-    if (op.snapshot < 1 || op.snapshot - 1 + cells > snapshots_.size()) {
-        return refuse(format("save into snapshot {} of {} cells, the arena has {}", op.snapshot,
-                             cells, snapshots_.size()));
-    }
-    for (uint32_t i = 0; i < cells; ++i) {
-        if (snapshots_[op.snapshot - 1 + i].taken) {
-            return refuse(
-                format("save into snapshot {}: cell {} is in use", op.snapshot, op.snapshot + i));
-        }
-    }
-    if (op.kind != plan::CutKind::full && config_.info.partial_distance == 0) {
-        return refuse(
-            format("save of kind {}: the model has full cuts only", static_cast<int>(op.kind)));
-    }
     const int64_t tokens = config_.info.page_tokens;
     const int64_t count = (op.at + tokens - 1) / tokens;
     if (op.at < std::max<int64_t>(slot.rewind_floor, 1) || op.at > slot.length ||
@@ -129,12 +116,34 @@ Status PlanMirror::save(const plan::SnapOp& op, const Slot& slot) {
         return refuse(format("save of slot {} at {}, legal is {} to {} on {} pages", op.slot, op.at,
                              slot.rewind_floor, slot.length, slot.mapped));
     }
+    return take_cells("save", op, {slot.pages.data(), static_cast<uint64_t>(count)});
+}
+
+/// Cells that are free take a snapshot on these pages, whose rows below `at` stay as they are.
+Status PlanMirror::take_cells(const char* record, const plan::SnapOp& op,
+                              Span<const int32_t> pages) {
+    const auto cells = static_cast<uint32_t>(plan::cells_of(op.kind));
+    if (op.snapshot < 1 || op.snapshot - 1 + cells > snapshots_.size()) {
+        return refuse(format("{} into snapshot {} of {} cells, the arena has {}", record,
+                             op.snapshot, cells, snapshots_.size()));
+    }
+    for (uint32_t i = 0; i < cells; ++i) {
+        if (snapshots_[op.snapshot - 1 + i].taken) {
+            return refuse(format("{} into snapshot {}: cell {} is in use", record, op.snapshot,
+                                 op.snapshot + i));
+        }
+    }
+    if (op.kind != plan::CutKind::full && config_.info.partial_distance == 0) {
+        return refuse(format("{} of kind {}: the model has full cuts only", record,
+                             static_cast<int>(op.kind)));
+    }
+    const int64_t tokens = config_.info.page_tokens;
     Snapshot& s = snapshots_[op.snapshot - 1];
     s.first = true;
     s.kind = op.kind;
     s.at = op.at;
-    s.pages.assign(slot.pages.begin(), slot.pages.begin() + count);
-    for (int64_t i = 0; i < count; ++i) {
+    s.pages.assign(pages.begin(), pages.end());
+    for (int64_t i = 0; i < static_cast<int64_t>(s.pages.size()); ++i) {
         hold(s.pages[static_cast<size_t>(i)], std::min(op.at - i * tokens, tokens));
     }
     for (uint32_t i = 0; i < cells; ++i) {
@@ -144,7 +153,80 @@ Status PlanMirror::save(const plan::SnapOp& op, const Slot& slot) {
     return {};
 }
 
-Status PlanMirror::apply_snap_out(const plan::SnapOp& op) {
+Status PlanMirror::check_piece(const char* record, const plan::SnapOp& op, const StepPlan& plan,
+                               Span<const int32_t>* pages) {
+    const auto areas = static_cast<uint64_t>(config_.staging_areas);
+    if (areas == 0) {
+        return refuse(format("{} has no capacity in this engine", record));
+    }
+    if (op.kind != plan::CutKind::full) {
+        return refuse(format("{} of kind {}: only full cuts", record, static_cast<int>(op.kind)));
+    }
+    const bool shares = std::any_of(jobs_.begin(), jobs_.end(),
+                                    [&](uint64_t job) { return job % areas == op.job % areas; });
+    if (op.job == 0 || shares || op.staged > static_cast<uint32_t>(config_.staging_pages)) {
+        return refuse(format("{} of job {} with {} pages: at most {}, and one job an area", record,
+                             op.job, op.staged, config_.staging_pages));
+    }
+    *pages = plan.pages.subspan(op.pages_off, op.pages_count);
+    for (const int32_t page : *pages) {
+        if (page < 0 || page >= static_cast<int32_t>(references_.size())) {
+            return refuse(format("{} of job {} names page {} of {}", record, op.job, page,
+                                 references_.size()));
+        }
+    }
+    jobs_.push_back(op.job);
+    return {};
+}
+
+Status PlanMirror::import_piece(const plan::SnapOp& op, const StepPlan& plan) {
+    Span<const int32_t> pages;
+    TENON_TRY(check_piece("import", op, plan, &pages));
+    const uint64_t first = pages.size - op.staged;
+    for (uint64_t i = 0; i < pages.size; ++i) {
+        const auto p = static_cast<size_t>(pages[i]);
+        const bool is_free = references_[p] == 0 && holders_[p] == 0;
+        if (i >= first && !is_free) {
+            return refuse(
+                format("import of job {} into page {}, which {} slots refer to and {} "
+                       "snapshots hold",
+                       op.job, pages[i], references_[p], holders_[p]));
+        }
+        if (i < first && is_free && imported_[p] == 0) {
+            return refuse(format("import of job {}: nothing has filled page {}", op.job, pages[i]));
+        }
+        writer_[p] = is_free ? -1 : writer_[p];
+        imported_[p] = 1;
+    }
+    if (op.snapshot == 0) {
+        return {};
+    }
+    const int64_t tokens = config_.info.page_tokens;
+    if (op.at < 1 || static_cast<int64_t>(pages.size) != (op.at + tokens - 1) / tokens) {
+        return refuse(format("import of job {} at {} lists {} pages", op.job, op.at, pages.size));
+    }
+    for (const int32_t page : pages) {
+        imported_[static_cast<size_t>(page)] = 0;
+    }
+    return take_cells("import", op, pages);
+}
+
+Status PlanMirror::export_piece(const plan::SnapOp& op, const StepPlan& plan) {
+    Span<const int32_t> pages;
+    TENON_TRY(check_piece("export", op, plan, &pages));
+    for (const int32_t page : pages) {
+        if (holders_[static_cast<size_t>(page)] == 0) {
+            return refuse(format("export of job {}: no snapshot holds page {}", op.job, page));
+        }
+    }
+    Snapshot* s = nullptr;
+    return op.snapshot == 0 ? Status() : find_snapshot("export", op, &s);
+}
+
+Status PlanMirror::apply_snap_out(const plan::SnapOp& op, const StepPlan& plan) {
+    if (op.op == plan::SnapOpKind::exports) {
+        return export_piece(op, plan);
+    }
     if (op.op != plan::SnapOpKind::save) {
         return refuse(format("snap_out operation {} has no capacity in this engine",
                              static_cast<int>(op.op)));

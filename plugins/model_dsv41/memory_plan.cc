@@ -6,6 +6,7 @@
 
 #include "slots.h"
 #include "snapshots.h"
+#include "staging.h"
 #include "step_block.h"
 
 namespace tenon::dsv41 {
@@ -192,6 +193,12 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     const SnapshotShape cut = snapshot_shape(c, s, with_drafts);
     add("snapshots", PlanPlace::device, r.snapshot_cells * cut.cell_bytes, r.snapshot_cells,
         format("cells of {} bytes; a full cut takes two", cut.cell_bytes));
+    if (r.spill && r.snapshot_cells > 0) {
+        add("spill.staging", PlanPlace::pinned,
+            kStagingAreas * staging_area_bytes(s, cut) + staging_id_bytes(), kStagingAreas,
+            "pieces of kept cuts on their way to and from disk");
+        add("spill.staging", PlanPlace::device, staging_id_bytes(), 1, "page ids of pieces");
+    }
     if (r.rank == 0) {
         add("sampler", PlanPlace::device, int64_t{s.slots} * c.vocab * 2, s.slots,
             "penalty counts");

@@ -29,6 +29,9 @@ void* Dsv41Model::query(StrView facet) noexcept {
     if (facet == StrView(ModelLogits::kFacet)) {
         return static_cast<ModelLogits*>(&logits_);
     }
+    if (facet == StrView(ModelStaging::kFacet) && staging_.exists()) {
+        return static_cast<ModelStaging*>(&staging_);
+    }
     if (facet == StrView(ModelTrace::kFacet)) {
         return static_cast<ModelTrace*>(&trace_);
     }
@@ -89,6 +92,9 @@ Status Dsv41Model::init(const ModelServices& services) {
     }
     TENON_TRY(snapshots_.allocate(c, state_, snapshot_shape(c, parts_.shape, parts_.with_drafts),
                                   parts_.request.snapshot_cells, parts_.with_drafts, *device_));
+    if (parts_.request.spill && parts_.request.snapshot_cells > 0) {
+        TENON_TRY(init_staging());
+    }
     const bool fused_sums = ops_[0].mhc_reduce_expand || ops_[0].mhc_seam ||
                             ops_[1].mhc_reduce_expand || ops_[1].mhc_seam ||
                             ops_[0].engram_reduce_gate || ops_[1].engram_reduce_gate;
@@ -127,6 +133,23 @@ Status Dsv41Model::init(const ModelServices& services) {
         this);
     fault_base_ = device_->fault_count();
     return {};
+}
+
+Status Dsv41Model::init_staging() {
+    if (!ops_[0].pages_pack || !ops_[0].pages_unpack) {
+        return error(Code::unavailable, "kv_spill: no provider has the ops {} and {}; leave it out",
+                     PagesPack::kOp.name, PagesUnpack::kOp.name);
+    }
+    const StateShape& shape = parts_.shape;
+    const SnapshotShape cut = snapshot_shape(parts_.config, shape, parts_.with_drafts);
+    job_results_.reserve(kStagingAreas);
+    return staging_.allocate(
+        shape, cut,
+        format("dsv41 {} state={} page={}x{} cut={} drafts={} replay={} classes={}",
+               StrView(parts_.info.summary), shape.packed ? "packed" : "bf16", shape.page_tokens,
+               shape.page_bytes, cut.full_bytes, parts_.with_drafts ? 1 : 0,
+               parts_.request.replay_exact ? "exact" : "bounded", parts_.info.numeric_classes),
+        *device_);
 }
 
 /// Pinned inputs, device outputs with their pinned copies, and the vectors of results.

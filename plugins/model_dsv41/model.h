@@ -9,6 +9,7 @@
 #include "forward.h"
 #include "slots.h"
 #include "snapshots.h"
+#include "staging.h"
 #include "trace.h"
 
 namespace tenon::dsv41 {
@@ -84,6 +85,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     Status init(const ModelServices& services);
     Status init_scratch();
     Status init_blocks();
+    Status init_staging();
     Status init_engram(const ModelServices& services);
     Status init_forbidden();
     Status bind_ops(const ModelServices& services);
@@ -97,6 +99,9 @@ class Dsv41Model final : public Model, private EngramFeed {
     Status apply_snap_out(const StepPlan& plan);
     Status restore(const plan::SnapOp& op);
     Status save(const plan::SnapOp& op, int64_t computed);
+    Status import_piece(const plan::SnapOp& op, const StepPlan& plan);
+    Status export_piece(const plan::SnapOp& op, const StepPlan& plan);
+    Status check_piece(const plan::SnapOp& op, const StepPlan& plan, Span<const int32_t>* pages);
     Status capture_targets(const StepPlan& plan, const plan::Chunk& chunk);
     Status check_snap_slot(const plan::SnapOp& op, const char* section);
     void classes_before(uint32_t slot, int64_t at, int32_t (&out)[SnapshotArena::kClasses]) const;
@@ -151,6 +156,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     std::vector<Ref<Buffer>> plain_buffers_;
     DeviceState state_;
     SnapshotArena snapshots_;
+    StagingFacet staging_;
     OpSet ops_[2];
     Activations act_;
     Forward forward_;
@@ -192,6 +198,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     std::vector<WindowResult> window_results_;
     std::vector<DraftResult> draft_results_;
     std::vector<ChunkResult> chunk_results_;
+    std::vector<JobResult> job_results_;
     std::vector<int32_t> result_tokens_;
     std::vector<TokenLogprob> result_logprobs_, chunk_logprobs_;
     StepTiming timing_;

@@ -211,6 +211,7 @@ Status Dsv41Model::collect(uint64_t step, Stage stage, StepResult* out) noexcept
         }
         if (stage == Stage::done) {
             r.chunks = chunk_results_;
+            r.jobs = job_results_;
             r.logprobs = result_logprobs_;
             r.probe = probe_value_;
             if (!chunk_logprobs_.empty()) {

@@ -42,7 +42,52 @@ Status Dsv41Model::restore(const plan::SnapOp& op) {
     return {};
 }
 
+Status Dsv41Model::check_piece(const plan::SnapOp& op, const StepPlan& plan,
+                               Span<const int32_t>* pages) {
+    if (op.pages_off > plan.pages.size || op.pages_count > plan.pages.size - op.pages_off ||
+        op.staged > op.pages_count || !staging_.exists()) {
+        return error(Code::internal, "job {}: pages {} + {}, {} staged, of {}", op.job,
+                     op.pages_off, op.pages_count, op.staged, plan.pages.size);
+    }
+    *pages = plan.pages.subspan(op.pages_off + op.pages_count - op.staged, op.staged);
+    for (const int32_t page : *pages) {
+        if (page < 0 || page >= parts_.shape.pages) {
+            return error(Code::internal, "job {}: page {} of {}", op.job, page, parts_.shape.pages);
+        }
+    }
+    job_results_.push_back({op.job, 0, 0});
+    return {};
+}
+
+/// The last piece brings the snapshot, which exists from then on.
+Status Dsv41Model::import_piece(const plan::SnapOp& op, const StepPlan& plan) {
+    Span<const int32_t> pages;
+    TENON_TRY(check_piece(op, plan, &pages));
+    TensorView record;
+    if (op.snapshot != 0) {
+        SnapshotArena::HostPart part;
+        TENON_TRY(staging_.host_part(op, &part));
+        TENON_TRY(snapshots_.adopt(op, part));
+        record = snapshots_.record(op.snapshot, op.kind);
+    }
+    return staging_.unpack(op, pages, state_.pool(), record, ops_[0], *device_, *stream_);
+}
+
+Status Dsv41Model::export_piece(const plan::SnapOp& op, const StepPlan& plan) {
+    Span<const int32_t> pages;
+    TENON_TRY(check_piece(op, plan, &pages));
+    SnapshotArena::HostPart part;
+    TensorView record;
+    if (op.snapshot != 0) {
+        TENON_TRY(snapshots_.host_part(op, &part));
+        record = snapshots_.record(op.snapshot, op.kind);
+    }
+    return staging_.pack(op, pages, state_.pool(), record, part, ops_[0], *device_, *stream_);
+}
+
 Status Dsv41Model::apply_snap_in(const StepPlan& plan) {
+    job_results_.clear();
+    staging_.begin();
     for (const plan::SnapOp& op : plan.snap_in) {
         switch (op.op) {
             case plan::SnapOpKind::restore:
@@ -50,6 +95,9 @@ Status Dsv41Model::apply_snap_in(const StepPlan& plan) {
                 break;
             case plan::SnapOpKind::drop:
                 TENON_TRY(snapshots_.drop(op));
+                break;
+            case plan::SnapOpKind::import:
+                TENON_TRY(import_piece(op, plan));
                 break;
             default:
                 return error(Code::unsupported, "snap_in operation {} of snapshot {}",
@@ -100,6 +148,10 @@ Status Dsv41Model::capture_targets(const StepPlan& plan, const plan::Chunk& c) {
 
 Status Dsv41Model::apply_snap_out(const StepPlan& plan) {
     for (const plan::SnapOp& op : plan.snap_out) {
+        if (op.op == plan::SnapOpKind::exports) {
+            TENON_TRY(export_piece(op, plan));
+            continue;
+        }
         if (op.op != plan::SnapOpKind::save) {
             return error(Code::unsupported, "snap_out operation {} of snapshot {}",
                          static_cast<int>(op.op), op.snapshot);

@@ -48,6 +48,8 @@ void OpSet::bind(OpBinder& binder, Regime regime, std::string* fusions) {
     binder.bind(&draft_pick, regime);
     binder.bind(&draft_confidence, regime);
     binder.bind(&pages_copy, regime);
+    binder.bind_optional(&pages_pack, regime);
+    binder.bind_optional(&pages_unpack, regime);
     binder.bind_optional(&state_save, regime);
     binder.bind_optional(&state_load, regime);
 

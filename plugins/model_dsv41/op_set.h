@@ -59,6 +59,8 @@ struct OpSet {
     OpFn<DraftConfidence> draft_confidence;
     OpFn<PagesCopy> pages_copy;
     // Needed only with snapshot cells; `load` refuses cells without them.
+    OpFn<PagesPack> pages_pack;
+    OpFn<PagesUnpack> pages_unpack;
     OpFn<StateSave> state_save;
     OpFn<StateLoad> state_load;
 

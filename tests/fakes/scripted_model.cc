@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "tests/fakes/scripted_limits.h"
@@ -53,11 +54,16 @@ ScriptedModel::ScriptedModel(const ScriptedOptions& options)
         r->chunks.reserve(4);
         r->tokens.reserve(rows);
         r->logprobs.reserve(rows * 21);
+        r->jobs.reserve(2);
     }
     snapshots_.resize(static_cast<size_t>(options.snapshot_cells));
     for (Snapshot& s : snapshots_) {
         s.ring.reserve(kWindow + plan::kMaxWindowRows);
         s.hashes.reserve(static_cast<size_t>(options.context));
+    }
+    for (std::vector<uint8_t>& area : staging_) {
+        const int64_t bytes = options.staging_pages * info_.page_bytes + snapshot_bytes();
+        area.resize(options.staging ? static_cast<size_t>(bytes) : 0);
     }
     costs_.assign(rows + 1, 100);
 }
@@ -142,6 +148,7 @@ Status ScriptedModel::run(const StepPlan& plan) {
     results_.chunks.clear();
     results_.tokens.clear();
     results_.logprobs.clear();
+    results_.jobs.clear();
     for (const plan::SlotOp& op : plan.slot_ops) {
         TENON_TRY(run_slot_op(op));
     }
@@ -161,7 +168,7 @@ Status ScriptedModel::run(const StepPlan& plan) {
         TENON_TRY(run_page_copy(copy));
     }
     for (const plan::SnapOp& op : plan.snap_in) {
-        TENON_TRY(run_snap_in(op));
+        TENON_TRY(run_snap_in(op, plan));
     }
     for (const plan::Sampler& sampler : plan.samplers) {
         TENON_TRY(run_sampler(sampler, plan));
@@ -176,6 +183,10 @@ Status ScriptedModel::run(const StepPlan& plan) {
         TENON_TRY(run_chunk(chunk, plan));
     }
     for (const plan::SnapOp& op : plan.snap_out) {
+        if (op.op == plan::SnapOpKind::exports) {
+            TENON_TRY(run_piece(op, plan, true));
+            continue;
+        }
         Slot* s = nullptr;
         TENON_TRY(slot_of(op.slot, op.generation, &s));
         TENON_TRY(save(op, s->length));
@@ -204,7 +215,60 @@ Status ScriptedModel::find(const plan::SnapOp& op, Snapshot** out) {
     return {};
 }
 
-Status ScriptedModel::run_snap_in(const plan::SnapOp& op) {
+int64_t ScriptedModel::snapshot_bytes() noexcept {
+    return static_cast<int64_t>(slots_[0].ring.size() * sizeof(RingRow)) +
+           options_.context * static_cast<int64_t>(sizeof(uint64_t));
+}
+
+/// Cells of the staged pages, then ring and hashes of the snapshot; `out`: to the area, else from
+/// it.
+Status ScriptedModel::run_piece(const plan::SnapOp& op, const StepPlan& plan, bool out) {
+    std::vector<uint8_t>& area = staging_[op.job % 2];
+    const auto page = static_cast<size_t>(info_.page_bytes);
+    const size_t bytes =
+        op.staged * page + (op.snapshot != 0 ? static_cast<size_t>(snapshot_bytes()) : 0);
+    if (bytes > area.size() || op.kind != plan::CutKind::full) {
+        return wrong(step_, format("piece of {} bytes for an area of {}", bytes, area.size()));
+    }
+    size_t at = 0;
+    const auto move = [&](void* state, size_t n) {
+        out ? std::memcpy(area.data() + at, state, n) : std::memcpy(state, area.data() + at, n);
+        at += n;
+    };
+    for (const int32_t id :
+         plan.pages.subspan(op.pages_off + op.pages_count - op.staged, op.staged)) {
+        move(&cells_[static_cast<size_t>(id) * static_cast<size_t>(options_.page_tokens)], page);
+    }
+    results_.jobs.push_back({op.job, 0, 0});
+    if (op.snapshot == 0) {
+        return {};
+    }
+    Snapshot* s = nullptr;
+    if (out) {
+        TENON_TRY(find(op, &s));
+    } else {
+        for (uint32_t i = 0; i < 2; ++i) {
+            if (std::exchange(snapshots_.at(op.snapshot - 1 + i).taken, true)) {
+                return wrong(step_, format("cell {} is in use", op.snapshot + i));
+            }
+        }
+        s = &snapshots_[op.snapshot - 1];
+        s->first = true;
+        s->kind = op.kind;
+        s->at = op.at;
+        s->whole_from = 0;
+        s->ring.resize(slots_[0].ring.size());
+        s->hashes.resize(static_cast<size_t>(op.at));
+    }
+    move(s->ring.data(), s->ring.size() * sizeof(RingRow));
+    move(s->hashes.data(), s->hashes.size() * sizeof(uint64_t));
+    return {};
+}
+
+Status ScriptedModel::run_snap_in(const plan::SnapOp& op, const StepPlan& plan) {
+    if (op.op == plan::SnapOpKind::import) {
+        return run_piece(op, plan, false);
+    }
     Snapshot* snapshot = nullptr;
     TENON_TRY(find(op, &snapshot));
     if (op.op == plan::SnapOpKind::drop) {
@@ -421,6 +485,7 @@ Status ScriptedModel::collect(uint64_t step, Stage stage, StepResult* out) noexc
         }
         if (stage == Stage::done) {
             out->chunks = now.chunks;
+            out->jobs = now.jobs;
             out->timing.windows = now.windows.empty() ? 0 : 100;
             out->timing.chunks = now.chunks.empty() ? 0 : 100;
         }

@@ -27,6 +27,8 @@ struct ScriptedOptions {
     int32_t draft_quality = 70;    ///< percent of drafts that repeat what the model will draw
     bool draft_garbage = false;    ///< some drafts are no ids at all
     int32_t eos_permille = 20;     ///< how often the end token is the likeliest
+    bool staging = false;          ///< cuts can be imported and exported
+    int32_t staging_pages = 4;     ///< of one piece
     int64_t step_us = 0;           ///< each step takes this long in collect(tokens)
 };
 
@@ -41,7 +43,7 @@ enum class FaultAt { submit, tokens, drafts, done, warm_up };
 ///
 /// Engine thread, except the controls, which are set before the engine runs, and `abort`. After
 /// construction `submit` and `collect` allocate nothing (scripts and hooks aside).
-class ScriptedModel final : public Implements<ScriptedModel, Model> {
+class ScriptedModel final : public Implements<ScriptedModel, Model>, private ModelStaging {
   public:
     explicit ScriptedModel(const ScriptedOptions& options = {});
 
@@ -73,6 +75,12 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
     Status warm_up(const WarmUp& options, CostTable* out) noexcept override;
     void abort() noexcept override { aborted_.store(true); }
     TextCodec& text() noexcept override { return codec_; }
+    void* query(StrView facet) noexcept override {
+        return facet == StrView(ModelStaging::kFacet) && options_.staging
+                   ? static_cast<ModelStaging*>(this)
+                   : Implements<ScriptedModel, Model>::query(facet);
+    }
+    void release() noexcept override { Implements<ScriptedModel, Model>::release(); }
 
   private:
     struct Cell {
@@ -121,13 +129,21 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
         std::vector<ChunkResult> chunks;
         std::vector<int32_t> tokens;
         std::vector<TokenLogprob> logprobs;
+        std::vector<JobResult> jobs;
     };
 
     Status run(const StepPlan& plan);
     Status slot_of(uint32_t slot, uint32_t generation, Slot** out);
     Status run_slot_op(const plan::SlotOp& op);
     Status run_page_copy(const plan::PageCopy& copy);
-    Status run_snap_in(const plan::SnapOp& op);
+    Status run_snap_in(const plan::SnapOp& op, const StepPlan& plan);
+    Status run_piece(const plan::SnapOp& op, const StepPlan& plan, bool out);
+
+    // ModelStaging.
+    int32_t areas() noexcept override { return 2; }
+    Span<uint8_t> area(int32_t index) noexcept override { return staging_[index]; }
+    int64_t snapshot_bytes() noexcept override;
+    StrView state_format() noexcept override { return "scripted"; }
     Status save(const plan::SnapOp& op, int64_t computed);
     Status find(const plan::SnapOp& op, Snapshot** out);
     Status run_sampler(const plan::Sampler& sampler, const StepPlan& plan);
@@ -150,6 +166,7 @@ class ScriptedModel final : public Implements<ScriptedModel, Model> {
     std::vector<Cell> cells_;
     std::vector<Slot> slots_;
     std::vector<Snapshot> snapshots_;  // by cell
+    std::vector<uint8_t> staging_[2];
     Results results_, given_[2];
     std::vector<int64_t> costs_;
 

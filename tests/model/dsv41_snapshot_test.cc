@@ -21,6 +21,7 @@ class Snapshots : public ::testing::TestWithParam<Case> {
         o.slots = 2;
         o.snapshot_cells = 8;
         o.packed_state = packed;
+        o.spill = spill_;
         rig_ = make_rig(o);
         rig_->open(0);
         rig_->open(1);
@@ -64,6 +65,7 @@ class Snapshots : public ::testing::TestWithParam<Case> {
     }
     Status submit(PlanBuilder& plan) { return rig_->try_submit(plan); }
 
+    bool spill_ = false;
     std::unique_ptr<ModelRig> rig_;
     std::vector<int32_t> ids_;
 };
@@ -164,6 +166,81 @@ TEST_P(Snapshots, Plans_that_misuse_cells_are_refused) {
     refused(rig_->next().restore(1, 1, rig_->generation(1), 63), "found kind 1 at 64");
 }
 
+TEST_P(Snapshots, A_cut_that_left_and_came_back_in_pieces_has_its_bits) {
+    for (const bool packed : {true, false}) {
+        spill_ = true;
+        make(packed);
+        auto* staging = facet_of<ModelStaging>(&rig_->model());
+        ASSERT_NE(staging, nullptr);
+        const int64_t page_bytes = rig_->model().info().page_bytes;
+        const int64_t at = 399;
+        chunk_with_cut(0, ids(0, at), 1);
+        const std::vector<int32_t> pages = rig_->pages(0);
+        ASSERT_GE(pages.size(), 2U);
+        // Out: the first page alone, then the others with the snapshot.
+        const std::vector<int32_t> head = {pages[0]}, tail = {pages.begin() + 1, pages.end()};
+        std::vector<std::vector<uint8_t>> pieces;
+        const auto take = [&](uint64_t job, size_t count, bool snapshot) {
+            const Span<uint8_t> area = staging->area(static_cast<int32_t>(job % 2));
+            pieces.emplace_back(area.begin(), area.begin() +
+                                                  static_cast<int64_t>(count) * page_bytes +
+                                                  (snapshot ? staging->snapshot_bytes() : 0));
+            std::fill(area.begin(), area.end(), uint8_t{0xEE});
+        };
+        PlanBuilder out = rig_->next();
+        out.exports(7, 0, at, head).exports(8, 1, at, tail);
+        rig_->run(out);
+        take(7, 1, false);
+        take(8, tail.size(), true);
+        PlanBuilder drop = rig_->next();
+        drop.drop(1, at);
+        rig_->run(drop);
+        reopen(0);
+        rig_->prefill(0, some_ids(330, 3));  // the cells and rings hold something else now
+
+        std::vector<int32_t> fresh_pages;
+        for (size_t i = 0; i < pages.size(); ++i) {
+            fresh_pages.push_back(rig_->take_page());
+        }
+        const auto put = [&](uint64_t job, const std::vector<uint8_t>& bytes) {
+            std::copy(bytes.begin(), bytes.end(),
+                      staging->area(static_cast<int32_t>(job % 2)).begin());
+        };
+        put(9, pieces[0]);
+        PlanBuilder first = rig_->next();
+        first.import(9, 0, at, {fresh_pages[0]}, 1);
+        rig_->run(first);
+        put(9, pieces[1]);
+        PlanBuilder last = rig_->next();
+        last.import(9, 3, at, fresh_pages, tail.size());
+        rig_->run(last);
+        resume(3, at, fresh_pages);
+        rig_->prefill(1, some_ids(40, 9));
+        const std::string back = state(1);
+        reopen(1);
+        rig_->prefill(1, ids(0, at));
+        rig_->prefill(1, some_ids(40, 9));
+        EXPECT_EQ(state(1) == back, true) << "packed " << packed;
+    }
+}
+
+TEST_P(Snapshots, Pieces_that_do_not_fit_are_refused) {
+    spill_ = true;
+    make();
+    chunk_with_cut(0, ids(0, 100), 1);
+    const std::vector<int32_t> pages = rig_->pages(0);
+    const auto refused = [&](PlanBuilder plan, const char* text) {
+        const Status status = submit(plan);
+        EXPECT_EQ(status.code(), Code::internal);
+        EXPECT_NE(status.message().str().find(text), std::string::npos) << status.message().view();
+    };
+    refused(rig_->next().exports(1, 3, 100, pages), "found kind 0");
+    refused(rig_->next().exports(1, 1, 100, std::vector<int32_t>(65, pages[0])), "65 pages");
+    refused(rig_->next().exports(1, 0, 100, {9999}), "page 9999");
+    refused(rig_->next().import(2, 3, 100, pages, pages.size()), "a record of kind 0");
+    refused(rig_->next().import(2, 1, 100, pages, pages.size() + 1), "staged");
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Snapshots,
                          ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}},
                                            Case{"mini", &mini_model, {2, 5}}),
@@ -172,6 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Snapshots,
 TEST(SnapshotPlan, Cells_are_in_the_memory_plan_and_sized_by_kind) {
     RigOptions o = mini_model();
     o.snapshot_cells = 6;
+    o.spill = true;
     auto rig = make_rig(o);
     const int64_t cell = rig->model().info().snapshot_bytes;
     // Full: 12 rings of 64 rows, each 128 codes and 4 scales; one raw pair; 32 bytes of classes.

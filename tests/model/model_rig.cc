@@ -122,6 +122,7 @@ ModelRequest ModelRig::request() const {
     request.packed_state = options_.packed_state;
     request.replay_exact = options_.replay_exact;
     request.snapshot_cells = options_.snapshot_cells;
+    request.spill = options_.spill;
     request.engram_layout = options_.layout;
     request.fusions_off = fusions_off_;
     request.device = counting_.get();

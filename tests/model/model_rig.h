@@ -59,6 +59,7 @@ struct RigOptions {
     bool packed_state = true;
     bool drafts = true;
     int32_t snapshot_cells = 0;
+    bool spill = false;
     bool replay_exact = true;
     int32_t rank = 0, world = 1;
     Communicator* communicator = nullptr;

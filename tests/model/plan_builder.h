@@ -127,6 +127,18 @@ class PlanBuilder {
         guessed_.insert(guessed_.end(), tokens.begin(), tokens.end());
         return *this;
     }
+    /// The last `staged` of these pages from the area of `job`, and the snapshot unless it is 0.
+    PlanBuilder& import(uint64_t job, uint32_t snapshot, int64_t at,
+                        const std::vector<int32_t>& pages, size_t staged) {
+        snap_in_.push_back(piece(plan::SnapOpKind::import, job, snapshot, at, pages, staged));
+        return *this;
+    }
+    PlanBuilder& exports(uint64_t job, uint32_t snapshot, int64_t at,
+                         const std::vector<int32_t>& pages) {
+        snap_out_.push_back(
+            piece(plan::SnapOpKind::exports, job, snapshot, at, pages, pages.size()));
+        return *this;
+    }
     PlanBuilder& flags(uint64_t value) {
         flags_ = value;
         return *this;
@@ -167,6 +179,17 @@ class PlanBuilder {
         s.slot = slot;
         s.generation = generation;
         s.at = at;
+        return s;
+    }
+
+    plan::SnapOp piece(plan::SnapOpKind op, uint64_t job, uint32_t snapshot, int64_t at,
+                       const std::vector<int32_t>& pages, size_t staged) {
+        plan::SnapOp s = snap(op, plan::CutKind::full, snapshot, 0, 0, at);
+        s.job = job;
+        s.pages_off = static_cast<uint32_t>(pages_.size());
+        s.pages_count = static_cast<uint32_t>(pages.size());
+        s.staged = static_cast<uint32_t>(staged);
+        pages_.insert(pages_.end(), pages.begin(), pages.end());
         return s;
     }
 

@@ -96,7 +96,8 @@ plan::SnapOp snap(plan::SnapOpKind op, uint32_t snapshot, uint32_t slot, uint32_
 /// page 2.
 class Mirror : public testing::Test {
   protected:
-    Mirror() : mirror(config()) {
+    Mirror() : mirror(config()) { open_slots(); }
+    void open_slots() {
         Hand h;
         h.open(0, 1, {0, 1});
         h.open(1, 1, {2});
@@ -299,6 +300,51 @@ TEST_F(Mirror, Refuses_records_for_which_nothing_was_allocated) {
     Hand import;
     import.snap_in.push_back(snap(plan::SnapOpKind::import, 1, 0, 0, 8));
     EXPECT_HAS(apply(import, 4), "no capacity");
+}
+
+TEST_F(Mirror, Refuses_pieces_that_contradict_what_it_knows) {
+    engine::MirrorConfig with = config();
+    with.staging_areas = 2;
+    with.staging_pages = 4;
+    mirror = engine::PlanMirror(with);
+    open_slots();
+    const auto piece = [](plan::SnapOpKind op, uint32_t snapshot, int64_t at, uint64_t job,
+                          uint32_t pages, uint32_t staged) {
+        plan::SnapOp s = snap(op, snapshot, 0, 0, at);
+        s.job = job;
+        s.pages_count = pages;
+        s.staged = staged;
+        return s;
+    };
+    const auto answer = [&](Hand& h) {
+        engine::PlanMirror other = mirror;
+        return other.apply(h.get(3)).message().str();
+    };
+    Hand used;
+    used.pages = {0};
+    used.snap_in.push_back(piece(plan::SnapOpKind::import, 0, 8, 1, 1, 1));
+    EXPECT_HAS(answer(used), "slots refer to");
+    Hand unfilled;
+    unfilled.pages = {5, 6};
+    unfilled.snap_in.push_back(piece(plan::SnapOpKind::import, 1, 16, 1, 2, 1));
+    EXPECT_HAS(answer(unfilled), "nothing has filled page 5");
+    Hand fewer;
+    fewer.pages = {5};
+    fewer.snap_in.push_back(piece(plan::SnapOpKind::import, 1, 16, 1, 1, 1));
+    EXPECT_HAS(answer(fewer), "lists 1 pages");
+    Hand shared;
+    shared.pages = {5, 6};
+    shared.snap_in.push_back(piece(plan::SnapOpKind::import, 0, 16, 1, 1, 1));
+    shared.snap_in.push_back(piece(plan::SnapOpKind::import, 0, 16, 3, 1, 1));
+    EXPECT_HAS(answer(shared), "one job an area");
+    Hand unheld;
+    unheld.pages = {0};
+    unheld.snap_out.push_back(piece(plan::SnapOpKind::exports, 0, 8, 1, 1, 1));
+    EXPECT_HAS(answer(unheld), "no snapshot holds page 0");
+    Hand good;
+    good.pages = {5, 6};
+    good.snap_in.push_back(piece(plan::SnapOpKind::import, 1, 16, 1, 2, 2));
+    EXPECT_EQ(answer(good), "");
 }
 
 TEST_F(Mirror, Follows_a_cut_from_save_to_restore_and_drop) {

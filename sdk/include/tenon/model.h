@@ -30,7 +30,8 @@ struct ModelRequest {
     bool replay_exact = true;    ///< false: prompt tails are approximate (dsv41.md 3.11)
     bool engram_self_test = true;
     bool packed_state = true;  ///< state_format: packed | bf16
-    uint8_t reserved[4] = {};
+    bool spill = false;        ///< plans will import and export cuts: staging is needed
+    uint8_t reserved[3] = {};
     StrView engram_dir;     ///< for messages; the host opens it as ModelServices::tables
     StrView engram_layout;  ///< auto | official | packed
     Span<const StrView> fusions_off;
@@ -164,6 +165,31 @@ class ModelLogits : public Object {
     /// f32 [rows, vocab] on the host; valid until the next submit.
     virtual Status rows(uint64_t step, TensorView* out) noexcept = 0;
 };
+
+/// Optional facet of a Model that was loaded with `ModelRequest::spill`: host memory through which
+/// pieces of cuts leave and enter the state (engine.md 4.5).
+///
+/// A job's area is job % areas(). What an export put there is complete when `done` of its step was
+/// collected; what an import takes must be there before `submit` and stay until `done`. Pages come
+/// first, page_bytes each, then the snapshot's record.
+class ModelStaging : public Object {
+  public:
+    static constexpr const char* kFacet = "model.staging/1";
+    virtual int32_t areas() noexcept = 0;
+    /// The model's memory; the caller fills and reads it from any thread between steps that name
+    /// it.
+    virtual Span<uint8_t> area(int32_t index) noexcept = 0;
+    /// Of the record of a full cut.
+    virtual int64_t snapshot_bytes() noexcept = 0;
+    /// Everything that decides what the bytes mean: configuration, row formats, parts of a record.
+    /// Lives as long as the model.
+    virtual StrView state_format() noexcept = 0;
+};
+constexpr int64_t kMostPiecePages = 64;
+/// Pages that a piece without snapshot may have.
+inline int64_t piece_pages(int64_t area_bytes, int64_t page_bytes) {
+    return area_bytes / page_bytes < kMostPiecePages ? area_bytes / page_bytes : kMostPiecePages;
+}
 
 /// Optional facet of a Model: named copies of state and layer outputs, for tests and `inspect`-like
 /// tools. Names: "layers.L.h", "layers.L.attn_out", "layers.L.ffn_out", "layers.L.pre_in",

@@ -87,6 +87,10 @@ constexpr int32_t cells_of(CutKind kind) {
     return kind == CutKind::partial ? 1 : 2;
 }
 enum class SnapOpKind : uint16_t { restore = 1, import = 2, drop = 3, save = 4, exports = 5 };
+/// `import` and `exports` carry one piece of a cut between state and the staging area of `job`
+/// (ModelStaging): the last `staged` of its pages, then, if `snapshot` names one, its record. A
+/// piece without snapshot brings pages only; an import with one lists all pages of [0, at), and the
+/// cut exists from then on.
 struct SnapOp {
     SnapOpKind op = SnapOpKind::restore;
     CutKind kind = CutKind::full;
@@ -95,7 +99,7 @@ struct SnapOp {
     int64_t at = 0;
     uint64_t job = 0;
     uint32_t pages_off = 0, pages_count = 0;
-    uint64_t reserved = 0;
+    uint32_t staged = 0, reserved = 0;
 };
 
 /// Sampling of one slot from this step on (engine.md 1.2). Spans index pools of the same plan.

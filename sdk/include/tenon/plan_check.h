@@ -54,6 +54,10 @@ inline Status check_snaps(const char* name, Span<const SnapOp> ops, bool out, ui
         if (!inside(s.pages_off, s.pages_count, pages)) {
             return bad(name, i, "pages lie outside the pool");
         }
+        const bool has_piece = s.op == SnapOpKind::import || s.op == SnapOpKind::exports;
+        if (s.staged > (has_piece ? s.pages_count : 0)) {
+            return bad(name, i, "more pages are staged than it names");
+        }
     }
     return {};
 }
