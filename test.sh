@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what tests need, builds, and runs every test that this machine can run, but those of label slow (minutes each).
-#   ./test.sh [ctest arguments]      e.g. ./test.sh -L unit, ./test.sh -L slow
+# Installs what tests need, builds, and runs every test that this machine can run.
+#   ./test.sh [ctest arguments]      e.g. ./test.sh -L unit
+# TENON_SOAK_CONVERSATIONS=200 in the environment makes the soak of the engine (engine_soak_test) longer; 60 otherwise.
 # TENON_CUDA=OFF in the environment leaves the CUDA plugin out, which takes longer to compile than all the rest.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -15,8 +16,4 @@ cmake --preset release -DTENON_TESTS=ON ${TENON_CUDA:+-DTENON_CUDA=$TENON_CUDA} 
 step "build"
 cmake --build --preset release
 step "test"
-if [ $# -eq 0 ]; then
-    echo "left out: $(ctest --preset release -N -L slow | sed -n 's/.*Test *#[0-9]*: //p' | xargs); run them with ./test.sh -L slow"
-    set -- -LE slow
-fi
 ctest --preset release --no-tests=error "$@"

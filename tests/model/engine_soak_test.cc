@@ -263,9 +263,9 @@ class EngineSoak : public ::testing::Test {
     /// A prompt and a reply that do not fit the pool beside another such pair.
     void fill(EngineLoop& loop, uint64_t seed) {
         std::mt19937_64 rng(seed);
-        // Two of these are admitted, 11 pages each of 24, and want 13 in the end.
-        Turn turn = random_turn(rng, some_ids(11 * 256 - 40, seed));
-        turn.max_new = 360;
+        // Three of these are admitted, 7 pages each of 24, and want 11 in the end.
+        Turn turn = random_turn(rng, some_ids(7 * 256 - 40, seed));
+        turn.max_new = 900;
         turn.flags |= kIgnoreEos;
         turn.priority = Priority::foreground;
         turn.replies = 1;
@@ -294,8 +294,17 @@ TEST_F(EngineSoak, Random_conversations_end_well_and_as_if_alone) {
         interleave::Interleave overlay(5'000);
         ScheduleOverlay* const overlays[] = {&overlay};
         const Ref<EngineLoop> loop = engine_on(*rig_, everything(), host_, overlays);
-        std::atomic<int64_t> next{0};
         std::vector<std::thread> clients;
+        for (uint64_t i = 0; i < 3; ++i) {
+            clients.emplace_back([&, i] { fill(*loop, seed + 100'000 + i); });
+        }
+        EngineStats stats;
+        for (int i = 0; i < 6000 && stats.running < 3; ++i) {  // or shorter prompts go before them
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            loop->stats(&stats);
+        }
+        EXPECT_EQ(stats.running, 3);
+        std::atomic<int64_t> next{0};
         for (int c = 0; c < kClients; ++c) {
             clients.emplace_back([&] {
                 for (int64_t i = next.fetch_add(1); i < conversations; i = next.fetch_add(1)) {
@@ -303,15 +312,11 @@ TEST_F(EngineSoak, Random_conversations_end_well_and_as_if_alone) {
                 }
             });
         }
-        for (uint64_t i = 0; i < 3; ++i) {
-            clients.emplace_back([&, i] { fill(*loop, seed + 100'000 + i); });
-        }
         for (std::thread& client : clients) {
             client.join();
         }
         expect_no_page_is_left(*loop);
         loop->stop();
-        EngineStats stats;
         loop->stats(&stats);
         EXPECT_GT(stats.accepted_total, 0);
         EXPECT_GT(cached_.load(), 0);

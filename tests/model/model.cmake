@@ -38,7 +38,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     tenon_add_test(engine_soak_test
         SOURCES model/engine_soak_test.cc
                 ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
-        LINK tenon_model_rig tenon_engine LABELS slow TIMEOUT 1800)
+        LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 1800)
     add_dependencies(engine_soak_test dsv41 cpu exl3)
   endif()
   # Its operator new has to be the one that plugins find.
