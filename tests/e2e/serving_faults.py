@@ -329,7 +329,7 @@ def tables(folder):
     shutil.copytree(source, copy)
     table = max(copy.iterdir(), key=lambda p: p.stat().st_size)
     whole = table.read_bytes()
-    with Server(folder, f'engram.dir="{copy}"') as server:
+    with Server(folder, f'engram.dir="{copy}"', 'engram.in_memory=0') as server:
         assert server.wait_ready(), server.log.read_text()
         check("the copied table serves", server.answers())
         os.truncate(table, 65536)
