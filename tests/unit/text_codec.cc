@@ -153,9 +153,8 @@ TEST(Codec, Turns_that_the_replay_knows_are_written_as_their_ids) {
             ASSERT_TRUE(codec->render_with(body, replay, prompt.out()).ok());
             const std::vector<int32_t> ids(prompt->ids().begin(), prompt->ids().end());
 
-            EXPECT_EQ(replay.asked,
-                      tools ? "[r1|b|true|][r2|d|true|call_x f { \"k\": 1 }]"
-                            : "[r1|b|false|][r2|d|false|call_x f { \"k\": 1 }]");
+            EXPECT_EQ(replay.asked, tools ? "[r1|b|true|][r2|d|true|call_x f { \"k\": 1 }]"
+                                          : "[r1|b|false|][r2|d|false|call_x f { \"k\": 1 }]");
             if (turn == 3) {
                 EXPECT_EQ(ids, canonical) << "nothing was known";
                 continue;
