@@ -106,17 +106,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
                 return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
             }
             const TensorEntry& e = it->second.entry;
-            TensorView v;
-            v.data = const_cast<uint8_t*>(it->second.file->data() + e.offset);
-            v.dtype = e.dtype;
-            v.rank = static_cast<uint16_t>(e.shape.size());
-            int64_t stride = 1;
-            for (int i = v.rank - 1; i >= 0; --i) {
-                v.shape[i] = e.shape[static_cast<size_t>(i)];
-                v.stride[i] = stride;
-                stride *= v.shape[i];
-            }
-            *out = v;
+            *out = view_of(e, const_cast<uint8_t*>(it->second.file->data() + e.offset));
             return {};
         });
     }
@@ -127,10 +117,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
                 return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
             }
             const TensorEntry& e = it->second.entry;
-            if (offset > e.bytes || bytes > e.bytes - offset) {
-                return error(Code::invalid_argument, "tensor '{}': bytes [{}, {}) of {}", name,
-                             offset, offset + bytes, e.bytes);
-            }
+            TENON_TRY(check_range(e, offset, bytes));
             std::memcpy(dst, it->second.file->data() + e.offset + offset, bytes);
             return {};
         });
@@ -139,18 +126,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
 
   private:
     static TensorInfo info(const Stored& t, uint64_t index) {
-        TensorInfo out;
-        out.dtype = t.entry.dtype;
-        out.rank = static_cast<uint16_t>(t.entry.shape.size());
-        for (size_t i = 0; i < t.entry.shape.size(); ++i) {
-            out.shape[i] = t.entry.shape[i];
-        }
-        out.name = t.entry.name;
-        out.file = t.file->path();
-        out.offset = t.entry.offset;
-        out.bytes = t.entry.bytes;
-        out.index = index;
-        return out;
+        return info_of(t.entry, t.file->path(), index);
     }
 
     std::list<MappedFile> files_;  // a list: addresses stay

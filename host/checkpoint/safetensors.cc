@@ -77,6 +77,41 @@ Status read_entry(const std::string& path, const std::string& name, const Json& 
 
 }  // namespace
 
+TensorView view_of(const TensorEntry& entry, void* data) {
+    TensorView v;
+    v.data = data;
+    v.dtype = entry.dtype;
+    v.rank = static_cast<uint16_t>(entry.shape.size());
+    int64_t stride = 1;
+    for (int i = v.rank - 1; i >= 0; --i) {
+        v.shape[i] = entry.shape[static_cast<size_t>(i)];
+        v.stride[i] = stride;
+        stride *= v.shape[i];
+    }
+    return v;
+}
+
+TensorInfo info_of(const TensorEntry& entry, StrView file, uint64_t index) {
+    TensorInfo out;
+    out.dtype = entry.dtype;
+    out.rank = static_cast<uint16_t>(entry.shape.size());
+    std::copy(entry.shape.begin(), entry.shape.end(), out.shape);
+    out.name = entry.name;
+    out.file = file;
+    out.offset = entry.offset;
+    out.bytes = entry.bytes;
+    out.index = index;
+    return out;
+}
+
+Status check_range(const TensorEntry& entry, uint64_t offset, uint64_t bytes) {
+    if (offset > entry.bytes || bytes > entry.bytes - offset) {
+        return error(Code::invalid_argument, "tensor '{}': bytes [{}, {}) of {}", entry.name,
+                     offset, offset + bytes, entry.bytes);
+    }
+    return {};
+}
+
 bool safetensors_dtype(const std::string& name, DType* out) {
     static const std::map<std::string, DType> kTypes = {
         {"F32", DType::f32},      {"F16", DType::f16},      {"BF16", DType::bf16},

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tenon/tensor.h"
+#include "tenon/weights.h"
 
 namespace tenon {
 
@@ -18,6 +18,13 @@ struct TensorEntry {
     uint64_t offset = 0;
     uint64_t bytes = 0;
 };
+
+/// A dense view of an entry's values, which begin at `data` (borrowed).
+TensorView view_of(const TensorEntry& entry, void* data);
+/// What a WeightSource tells of an entry; name and `file` are borrowed.
+TensorInfo info_of(const TensorEntry& entry, StrView file, uint64_t index);
+/// errors  invalid_argument: bytes [offset, offset + bytes) are not all inside the entry
+Status check_range(const TensorEntry& entry, uint64_t offset, uint64_t bytes);
 
 /// Parses the header of a file of `file_bytes` bytes that begins with `head` (at least the header).
 ///

@@ -142,11 +142,8 @@ class Range {
 };
 
 struct Described {
-    DType dtype = DType::f32;
+    TensorEntry entry;  ///< `offset`: of the first byte in the block
     Fill fill;
-    std::vector<int64_t> shape;
-    uint64_t bytes = 0;
-    uint64_t place = 0;  ///< of its first byte in the block
 };
 
 /// One level of "{first..last}" after the other.
@@ -205,7 +202,7 @@ Status read_fill(const std::string& text, DType dtype, Fill* out) {
     return {};
 }
 
-Status read_entry(const Json& entry, std::string* name, Described* out) {
+Status read_entry(const Json& entry, Described* out) {
     if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() ||
         !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("fill") ||
         !entry["fill"].is_string() || !entry.contains("shape") || !entry["shape"].is_array()) {
@@ -213,23 +210,24 @@ Status read_entry(const Json& entry, std::string* name, Described* out) {
                      "expected an object with name, dtype, shape and fill, found {}",
                      cut_text(entry.dump(-1, ' ', false, Json::error_handler_t::replace), 80));
     }
-    *name = entry["name"].get<std::string>();
-    if (!safetensors_dtype(entry["dtype"].get<std::string>(), &out->dtype)) {
+    TensorEntry& tensor = out->entry;
+    tensor.name = entry["name"].get<std::string>();
+    if (!safetensors_dtype(entry["dtype"].get<std::string>(), &tensor.dtype)) {
         return error(Code::invalid_argument, "'{}' is no dtype of safetensors",
                      cut_text(entry["dtype"].get<std::string>(), 40));
     }
-    out->bytes = static_cast<uint64_t>(dtype_bytes(out->dtype));
+    tensor.bytes = static_cast<uint64_t>(dtype_bytes(tensor.dtype));
     for (const Json& n : entry["shape"]) {
         if (!n.is_number_unsigned() || n.get<uint64_t>() == 0 ||
-            n.get<uint64_t>() > kMaxBytes / out->bytes || out->shape.size() == kMaxRank) {
+            n.get<uint64_t>() > kMaxBytes / tensor.bytes || tensor.shape.size() == kMaxRank) {
             return error(Code::invalid_argument,
                          "shape is {}, expected at most {} numbers from 1, {} bytes together",
                          cut_text(entry["shape"].dump(), 60), kMaxRank, kMaxBytes);
         }
-        out->shape.push_back(static_cast<int64_t>(n.get<uint64_t>()));
-        out->bytes *= n.get<uint64_t>();
+        tensor.shape.push_back(static_cast<int64_t>(n.get<uint64_t>()));
+        tensor.bytes *= n.get<uint64_t>();
     }
-    return read_fill(entry["fill"].get<std::string>(), out->dtype, &out->fill);
+    return read_fill(entry["fill"].get<std::string>(), tensor.dtype, &out->fill);
 }
 
 /// Immutable after `open`, so threads may share it.
@@ -250,14 +248,14 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
         unsigned size = 0;
         EVP_Digest(text.data(), text.size(), digest_.data(), &size, EVP_sha256(), nullptr);
         for (const auto& [name, t] : tensors_) {
-            order_.push_back({&name, &t});
+            order_.push_back(&t);
         }
         return make_ranges();
     }
 
     uint64_t count() noexcept override { return order_.size(); }
     TensorInfo at(uint64_t index) noexcept override {
-        return info(*order_[index].first, *order_[index].second, index);
+        return info_of(order_[index]->entry, path_, index);
     }
     Status find(StrView name, TensorInfo* out) noexcept override {
         return guard([&]() -> Status {
@@ -265,7 +263,7 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
             if (it == tensors_.end()) {
                 return error(Code::not_found, "no tensor '{}' in {}", name, path_);
             }
-            *out = info(it->first, it->second, 0);
+            *out = info_of(it->second.entry, path_, 0);
             return {};
         });
     }
@@ -275,18 +273,7 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
             if (it == tensors_.end()) {
                 return error(Code::not_found, "no tensor '{}' in {}", name, path_);
             }
-            const Described& t = it->second;
-            TensorView v;
-            v.data = bytes_of(t);
-            v.dtype = t.dtype;
-            v.rank = static_cast<uint16_t>(t.shape.size());
-            int64_t stride = 1;
-            for (int i = v.rank - 1; i >= 0; --i) {
-                v.shape[i] = t.shape[static_cast<size_t>(i)];
-                v.stride[i] = stride;
-                stride *= v.shape[i];
-            }
-            *out = v;
+            *out = view_of(it->second.entry, bytes_of(it->second));
             return {};
         });
     }
@@ -296,12 +283,8 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
             if (it == tensors_.end()) {
                 return error(Code::not_found, "no tensor '{}' in {}", name, path_);
             }
-            const Described& t = it->second;
-            if (offset > t.bytes || bytes > t.bytes - offset) {
-                return error(Code::invalid_argument, "tensor '{}': bytes [{}, {}) of {}", name,
-                             offset, offset + bytes, t.bytes);
-            }
-            std::memcpy(dst, bytes_of(t) + offset, bytes);
+            TENON_TRY(check_range(it->second.entry, offset, bytes));
+            std::memcpy(dst, bytes_of(it->second) + offset, bytes);
             return {};
         });
     }
@@ -309,16 +292,16 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
 
   private:
     Status add(const Json& entry) {
-        std::string pattern;
         Described described;
-        TENON_TRY(read_entry(entry, &pattern, &described));
+        TENON_TRY(read_entry(entry, &described));
         std::vector<std::string> names;
-        TENON_TRY(expand(pattern, &names));
-        for (std::string& name : names) {
+        TENON_TRY(expand(described.entry.name, &names));
+        for (const std::string& name : names) {
             // Tensors of one kind begin at different places, a cache line apart at least.
             Random random{std::hash<std::string>{}(name)};
-            described.place = random.next() % (kBlock / 256) * 256;
-            const auto [it, fresh] = tensors_.try_emplace(std::move(name), described);
+            described.entry.name = name;
+            described.entry.offset = random.next() % (kBlock / 256) * 256;
+            const auto [it, fresh] = tensors_.try_emplace(name, described);
             if (!fresh) {
                 return error(Code::invalid_argument, "tensor '{}' is described twice", it->first);
             }
@@ -332,8 +315,8 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
     Status make_ranges() {
         std::map<std::pair<DType, Fill>, uint64_t> largest;
         for (const auto& [name, t] : tensors_) {
-            uint64_t& bytes = largest[{t.dtype, t.fill}];
-            bytes = std::max(bytes, t.bytes);
+            uint64_t& bytes = largest[{t.entry.dtype, t.fill}];
+            bytes = std::max(bytes, t.entry.bytes);
         }
         for (const auto& [key, bytes] : largest) {
             TENON_TRY(ranges_[key].open(key.first, key.second, bytes));
@@ -342,24 +325,12 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
     }
 
     uint8_t* bytes_of(const Described& t) {
-        return ranges_.find({t.dtype, t.fill})->second.data() + t.place;
-    }
-
-    TensorInfo info(const std::string& name, const Described& t, uint64_t index) const {
-        TensorInfo out;
-        out.dtype = t.dtype;
-        out.rank = static_cast<uint16_t>(t.shape.size());
-        std::copy(t.shape.begin(), t.shape.end(), out.shape);
-        out.name = name;
-        out.file = path_;
-        out.bytes = t.bytes;
-        out.index = index;
-        return out;
+        return ranges_.find({t.entry.dtype, t.fill})->second.data() + t.entry.offset;
     }
 
     std::string path_;
     std::map<std::string, Described, std::less<>> tensors_;
-    std::vector<std::pair<const std::string*, const Described*>> order_;
+    std::vector<const Described*> order_;
     std::map<std::pair<DType, Fill>, Range> ranges_;
     std::vector<uint8_t> digest_;
 };

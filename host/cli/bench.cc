@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 // bench: load time, prefill and decode speed, memory, beside the memory bandwidth measured in the
 // same run.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "host/cli/bench_math.h"
 #include "host/cli/local_engine.h"
 #include "host/cli/verbs.h"
 #include "host/profile/units.h"
@@ -17,18 +16,6 @@ namespace tenon::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double median(std::vector<double> v) {
-    std::sort(v.begin(), v.end());
-    return v.empty() ? 0 : v[v.size() / 2];
-}
-
-double cpu_seconds() {
-    rusage u{};
-    ::getrusage(RUSAGE_SELF, &u);
-    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 /// Bytes a second that all threads together read from memory: sums over a buffer far larger than
 /// any cache.

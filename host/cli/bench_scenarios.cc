@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // bench --scenario: what drafts, several streams and interleaving bring, against the same run with
 // the switch off.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -10,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "host/cli/bench_math.h"
 #include "host/cli/local_engine.h"
 #include "host/cli/verbs.h"
 
@@ -36,20 +35,6 @@ constexpr const char* kChats[] = {
 };
 constexpr int64_t kChatTokens = 160;
 constexpr uint32_t kDrafting[] = {0, kDraftsAllowed};  // off, on
-
-double cpu_seconds() {
-    rusage u{};
-    ::getrusage(RUSAGE_SELF, &u);
-    const auto seconds = [](const timeval& t) {
-        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-    };
-    return seconds(u.ru_utime) + seconds(u.ru_stime);
-}
-
-double median(std::vector<double> v) {
-    std::sort(v.begin(), v.end());
-    return v.empty() ? 0 : v[v.size() / 2];
-}
 
 /// What one or several replies took together.
 struct Took {

@@ -10,6 +10,7 @@
 
 #include "host/checkpoint/strict_json.h"
 #include "host/checkpoint/synthetic.h"
+#include "host/cli/bench_math.h"
 #include "host/cli/verbs.h"
 #include "host/lifecycle/deployment.h"
 #include "host/lifecycle/step_driver.h"
@@ -22,11 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWarm = 3;
 constexpr int64_t kCopyBytes = int64_t{512} << 20;
-
-double median(std::vector<double> v) {
-    std::sort(v.begin(), v.end());
-    return v.empty() ? 0 : v[v.size() / 2];
-}
 
 /// Weight bytes of steps, as whoever made the folder computed them: "window" by rows, "draft".
 Result<nlohmann::json> step_bytes(const std::string& dir) {

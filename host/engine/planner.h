@@ -102,23 +102,6 @@ class Planner {
             std::for_each(c.pages.begin(), c.pages.end(), f);
         }
     }
-    /// Calls f(spec) for everything waiting or in a slot.
-    template <class F>
-    void each_sequence(F&& f) const {
-        for (const Slot& s : slots_) {
-            if (s.spec != nullptr) {
-                f(*s.spec);
-            }
-        }
-        for (const Waiting& w : waiting_) {
-            f(*w.spec);
-        }
-        for (const Parked& p : parked_) {
-            if (p.spec != nullptr) {
-                f(*p.spec);
-            }
-        }
-    }
 
   private:
     struct Slot {

@@ -10,7 +10,6 @@ Layers: the first half compresses by 2, the second by 1, as in the released mode
 configuration is the released one (docs/dsv41_config.json), less its vision part. Bits a weight are those of docs/dsv41.md 2.4.
 Needs Python 3.9 and nothing else."""
 import argparse
-import copy
 import json
 import os
 import shutil
@@ -209,7 +208,7 @@ def engram_files(config, out):
 def main():
     a = arguments()
     config = configuration(a.layers, a.experts)
-    entries, part = describe(copy.deepcopy(config), a.expert_bits)
+    entries, part = describe(config, a.expert_bits)
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=1)

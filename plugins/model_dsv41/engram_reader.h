@@ -42,7 +42,6 @@ class EngramReader {
 
     bool is_open() const { return hash_ != nullptr; }
     const EngramHash& hash() const { return *hash_; }
-    int32_t pad_class() const { return pad_class_; }
     void set_pad_class(int32_t pad) { pad_class_ = pad; }
 
     /// One run of consecutive positions of a slot inside a group.

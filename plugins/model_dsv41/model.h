@@ -171,7 +171,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     Output chunk_lp_;
     Ref<Buffer> work_buffer_;
     TensorView draft_ids_, draft_rows_, draft_segs_, draft_best_, draft_best_own_, top_ids_,
-        top_values_, chunk_top_;
+        top_values_;
     TensorView forbid_, forbid_local_;
     Ref<Buffer> forbid_buffer_;
 
@@ -183,9 +183,8 @@ class Dsv41Model final : public Model, private EngramFeed {
     std::vector<TailLayer> tail_layers_;  ///< of the chunk that runs
     TensorView logit_index_, sample_params_, bias_begin_, bias_ids_, bias_add_, mask_, limits_,
         given_tokens_;
-    TensorView draft_slots_, draft_params_, count_tokens_, count_slots_, logit_ids_index_;
+    TensorView draft_slots_, draft_params_, count_tokens_, count_slots_;
     bool any_bias_ = false, any_penalties_ = false, any_masks_ = false;
-    uint32_t* mask_host_ = nullptr;
     int64_t mask_words_ = 0;
 
     // Sized at load; submit and collect only fill them.

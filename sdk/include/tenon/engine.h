@@ -187,7 +187,7 @@ class Engine : public Object {
     virtual void stats(EngineStats* out) noexcept = 0;
     /// Root of the prefix tree that a caller may use (engine.md 4.1): a digest of the API key if
     /// the profile says `prefix.scope = "key"`, and of the request's own `cache_salt`. Equal after
-    /// a restart; never equal to another caller's.
+    /// a restart; equal to another caller's by chance alone (64 bits).
     ///
     /// key   the key by which the caller was let in; "" = no key was asked for
     /// wish  the request's `cache_salt`; "" = none

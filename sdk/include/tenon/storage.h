@@ -31,7 +31,7 @@ struct RowTableInfo {
     int64_t rows = 0;
     int64_t row_bytes = 0;
     bool direct = false;   ///< O_DIRECT in use
-    char engine[24] = {};  ///< "io_uring", "threads", "mmap"
+    char engine[24] = {};  ///< "io_uring", "threads", "mmap", "memory"
 };
 
 /// Counters since open. Thread: any.
