@@ -27,7 +27,7 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     add_test(NAME conformance.dsv41.text
         COMMAND tenon::conformance --plugin $<TARGET_FILE:dsv41> --checkpoint ${PROJECT_SOURCE_DIR}/models/tenon-mini
                 --gtest_filter=*TextRules*)
-    set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 300)
+    set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 900)
   endif()
   if(TARGET tenon_engine AND TARGET exl3)
     foreach(test engine_mini_test engine_prefetch_test engine_prefix_test engine_replay_test)

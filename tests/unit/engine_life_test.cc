@@ -151,19 +151,18 @@ TEST(EngineLife, Pitfall_25_Stats_and_refusals_come_while_a_step_takes_long) {
     ASSERT_TRUE(bench.loop->start().ok());
     Ask ask = long_ask(50);
     const Ref<ReplySink> sink = bench.submit(ask);
-    int64_t longest = 0, steps = 0;
-    while (steps < 3) {  // they fall into any part of a step
-        const int64_t begin = bench.host.now_us();
+    int64_t calls = 0, steps = 0;
+    while (steps < 3) {
         EngineStats stats;
         bench.loop->stats(&stats);
         Ask bad = ask;
         bad.desc.sampling.top_p = 7;
         Ref<ReplySink> none;
         EXPECT_FALSE(bench.loop->submit(bad.get(), none.out()).ok());
-        longest = std::max(longest, bench.host.now_us() - begin);
+        ++calls;
         steps = stats.steps_total;
     }
-    EXPECT_LT(longest, 100'000);
+    EXPECT_GT(calls, 100) << "calls that wait for the engine's thread come once a step";
     sink->cancel(CancelReason::client_gone);
 }
 

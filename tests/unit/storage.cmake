@@ -30,7 +30,7 @@ if(TARGET storage_uring AND TARGET io_uring AND TARGET mmap AND NOT TENON_STATIC
   set_tests_properties(conformance.io_uring.threads conformance.io_uring.buffered
       conformance.io_uring.in_memory
       conformance.mmap.old_kernel PROPERTIES
-      LABELS conformance TIMEOUT 300 SKIP_RETURN_CODE 77)
+      LABELS conformance TIMEOUT 900 SKIP_RETURN_CODE 77)
 endif()
 
 # The suites notice what they are for: plugins that break a rule, run through the conformance program.
