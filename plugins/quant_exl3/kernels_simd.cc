@@ -1,22 +1,33 @@
 // SPDX-License-Identifier: MIT
 // EXL3 with SIMD: rows are rotated once, a block of 128 columns is decoded piece by piece and
-// multiplied with all rows, then rotated back.
+// multiplied with all rows, then rotated back. The decoders are sources of their own (decoders.h).
 #include <algorithm>
 
-#include "kernels.h"
+#include "decoders.h"
 #include "kernels/cpu/common/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "plugins/quant_exl3/kernels_simd.cc"
 #include <hwy/foreach_target.h>
 
-#include "decode-inl.h"
-#include "fused-inl.h"
+#include "kernels/cpu/matrix/panel-inl.h"
+
+namespace tenon::exl3 {
+
+DecodeFn decoder(int twice_k, Codebook codebook);
+const FusedSet* fused_set(int twice_k, Codebook codebook);
+
+}  // namespace tenon::exl3
 
 HWY_BEFORE_NAMESPACE();
 namespace tenon::exl3::HWY_NAMESPACE {
 
 #if TENON_SIMD
+
+using namespace tenon::packed::HWY_NAMESPACE;  // NOLINT
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kPartLanes = hn::MaxLanes(D16());  // of one hardware vector
 
 // (x * suh) H per block of 128, in f32. Channels from `in` on are zero.
 template <class X>
@@ -105,28 +116,6 @@ void block(const BlockArgs& a) {
     finish_rows(a.rows, a.scale, a.bias, a.y);
 }
 
-DecodeFn decoder(int twice_k, Codebook codebook) {
-    switch (codebook) {
-        case Codebook::inst3:
-            return decoder_for<Inst3>(twice_k);
-        case Codebook::mcg:
-            return decoder_for<Mcg>(twice_k);
-        case Codebook::mul1:
-            break;
-    }
-    return decoder_for<Mul1>(twice_k);
-}
-
-const FusedSet* fused_set(int twice_k, Codebook codebook) {
-#if HWY_TARGET == HWY_AVX2
-    return codebook == Codebook::mul1 ? fused_for(twice_k) : nullptr;
-#else
-    (void)twice_k;
-    (void)codebook;
-    return nullptr;
-#endif
-}
-
 const Kernels* kernels() {
     static constexpr Kernels kKernels{&decoder, &fused_set, &stage, &block, kPanelRows * kRotation};
     return &kKernels;
@@ -145,6 +134,22 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace tenon::exl3 {
+
+DecodeFn decoder(int twice_k, Codebook codebook) {
+    switch (codebook) {
+        case Codebook::inst3:
+            return inst3_decoder(twice_k);
+        case Codebook::mcg:
+            return mcg_decoder(twice_k);
+        case Codebook::mul1:
+            break;
+    }
+    return mul1_decoder(twice_k);
+}
+
+const FusedSet* fused_set(int twice_k, Codebook codebook) {
+    return codebook == Codebook::mul1 ? mul1_fused(twice_k) : nullptr;
+}
 
 HWY_EXPORT(kernels);
 
