@@ -29,6 +29,10 @@ constexpr OptionSpec kOptions[] = {
      .help = "number of the GPU, in the order of CUDA_VISIBLE_DEVICES",
      .min = 0,
      .max = 63},
+    {.key = "graphs",
+     .type = OptionType::boolean,
+     .default_value = "true",
+     .help = "let models capture their decode work at warm-up and replay it"},
 };
 
 // Above the CPU's score, so that `plugin = "auto"` takes a usable GPU.
@@ -52,7 +56,8 @@ Status probe(const ProbeEnv& env, ProbeResult* out) noexcept {
 Status create(Host& host, const Options& options, Object** out) noexcept {
     return guard([&]() -> Status {
         CudaDevice* device = nullptr;
-        TENON_TRY(CudaDevice::create(&host, wanted_device(&options), &device));
+        TENON_TRY(
+            CudaDevice::create(&host, wanted_device(&options), options.flag("graphs"), &device));
         *out = static_cast<Device*>(device);
         return {};
     });

@@ -410,8 +410,6 @@ Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_u
                           Span<uint8_t> row_failed, TensorView* values, TensorView* scales) {
     Region& region = regions_[static_cast<size_t>(region_index)];
     const auto t = static_cast<size_t>(table);
-    uint8_t* data = table_data(region, table);
-    const int64_t width = config_->engram.width;
     const int64_t start = host_->now_us();
     bool any = false;
     if (region.taken_over) {
@@ -425,16 +423,22 @@ Status EngramReader::wait(int32_t region_index, int32_t table, int64_t timeout_u
     if (any) {
         mark_failed(&region, table, region.rows, row_failed);
     }
+    staged(region_index, table, region.rows, values, scales);
+    return {};
+}
+
+void EngramReader::staged(int32_t region, int32_t table, int64_t rows, TensorView* values,
+                          TensorView* scales) const {
+    uint8_t* data = table_data(regions_[static_cast<size_t>(region)], table);
+    const int64_t width = config_->engram.width;
     const auto view = [&](int64_t at, int64_t bytes) {
-        TensorView v =
-            make_view(data + at, DType::u8, {region.rows, columns_, bytes}, staging_->place());
+        TensorView v = make_view(data + at, DType::u8, {rows, columns_, bytes}, staging_->place());
         v.stride[0] = columns_ * record_bytes_;
         v.stride[1] = record_bytes_;
         return v;
     };
     *values = view(0, width);
     *scales = view(width, width / 32);
-    return {};
 }
 
 Span<const int64_t> EngramReader::ids(int32_t region) const {

@@ -69,6 +69,9 @@ class EngramReader {
     /// records are zeros, which leaves the streams as they are.
     Status wait(int32_t region, int32_t table, int64_t timeout_us, Span<uint8_t> row_failed,
                 TensorView* values, TensorView* scales);
+    /// Where `wait` finds the records of the first `rows` rows of a region, without any waiting.
+    void staged(int32_t region, int32_t table, int64_t rows, TensorView* values,
+                TensorView* scales) const;
     /// Row ids of the last group started in a region, [rows, tables, columns], for tests.
     Span<const int64_t> ids(int32_t region) const;
     int64_t rows(int32_t region) const { return regions_[static_cast<size_t>(region)].rows; }

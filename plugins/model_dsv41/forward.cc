@@ -282,14 +282,49 @@ RowGroup Forward::suffix(const RowGroup& g, const TailLayer& layer) {
     return after;
 }
 
+int32_t Forward::stretches() const {
+    int32_t n = 1;
+    for (size_t layer = 1; layer < static_cast<size_t>(p_.config->layers); ++layer) {
+        n += p_.config->layer[layer].engram >= 0 ? 1 : 0;
+    }
+    return n;
+}
+
+int32_t Forward::stretch_begin(int32_t index) const {
+    int32_t layer = 0;
+    while (index > 0 && ++layer < p_.config->layers) {
+        index -= p_.config->layer[static_cast<size_t>(layer)].engram >= 0 ? 1 : 0;
+    }
+    return layer;
+}
+
+int32_t Forward::stretch_table(int32_t index) const {
+    return p_.config->layer[static_cast<size_t>(stretch_begin(index))].engram;
+}
+
+Status Forward::stretch(int32_t index, const RowGroup& group, EngramFeed* feed) {
+    RowGroup g = group;
+    if (index == 0) {
+        TENON_TRY(angles(g));
+        TENON_TRY(embed(g));
+    }
+    return layers(stretch_begin(index), stretch_begin(index + 1), &g, feed);
+}
+
 Status Forward::backbone(const RowGroup& whole, EngramFeed* feed) {
-    const ModelConfig& c = *p_.config;
-    TENON_TRY(angles(whole));
-    TENON_TRY(embed(whole));
-    const auto first_tail = c.layers - static_cast<int32_t>(whole.tail_layers.size);
     RowGroup g = whole;
+    TENON_TRY(angles(g));
+    TENON_TRY(embed(g));
+    return layers(0, p_.config->layers, &g, feed);
+}
+
+Status Forward::layers(int32_t first, int32_t end, RowGroup* group, EngramFeed* feed) {
+    const ModelConfig& c = *p_.config;
+    RowGroup& g = *group;
+    const Span<const TailLayer> tails = g.tail_layers;
+    const auto first_tail = c.layers - static_cast<int32_t>(tails.size);
     bool has_input = false;
-    for (int32_t layer = 0; layer < c.layers; ++layer) {
+    for (int32_t layer = first; layer < end; ++layer) {
         const auto at = static_cast<size_t>(layer);
         Block b;
         b.weights = &p_.weights->layers[at];
@@ -314,7 +349,7 @@ Status Forward::backbone(const RowGroup& whole, EngramFeed* feed) {
         keep(b, "pre_in", pre_in(attn_site.index).rows(g.row0, g.rows.T));
         RowGroup after = g;
         if (layer >= first_tail) {
-            after = suffix(g, whole.tail_layers[static_cast<uint64_t>(layer - first_tail)]);
+            after = suffix(g, tails[static_cast<uint64_t>(layer - first_tail)]);
         }
         TENON_TRY_CTX(attention(g, after, b), "layer {}", layer);
         g = after;

@@ -67,6 +67,12 @@ class Forward {
 
     /// Embedding and all layers; state is stored, taps are kept for `absorb`.
     Status backbone(const RowGroup& group, EngramFeed* feed);
+    /// The backbone in parts: a stretch begins at layer 0 and at every layer with an Engram table,
+    /// which is where the host has to wait for rows. Only for groups without tail layers.
+    int32_t stretches() const;
+    /// Table whose rows stretch `index` begins with, or -1.
+    int32_t stretch_table(int32_t index) const;
+    Status stretch(int32_t index, const RowGroup& group, EngramFeed* feed);
     /// f32 logits of `count` rows: those of `index` (i32[count]), or all rows if it is null. On
     /// rank 0 the whole vocabulary lies in `activations.logits`.
     Status head(const RowGroup& group, const TensorView& index, int64_t count);
@@ -101,6 +107,10 @@ class Forward {
 
     Status angles(const RowGroup& group);
     Status embed(const RowGroup& group);
+    /// Layers [first, end); `group` shrinks to the rows that still matter.
+    Status layers(int32_t first, int32_t end, RowGroup* group, EngramFeed* feed);
+    /// First layer of a stretch; `layers` behind the last.
+    int32_t stretch_begin(int32_t index) const;
     Status engram(const RowGroup& group, const LayerKind& kind, const EngramWeights& weights,
                   EngramFeed* feed);
     Status take_tap(const RowGroup& group, int32_t tap);

@@ -123,6 +123,7 @@ Status Dsv41Model::init(const ModelServices& services) {
 
     slots_.resize(static_cast<size_t>(parts_.shape.slots));
     windows_.resize(slots_.size());
+    init_graphs();
     logits_.init(*device_, *stream_, c.vocab);
     trace_.init(
         {&parts_.config, &state_, &ops_[0], device_, stream_.get()},

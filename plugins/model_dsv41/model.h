@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 
+#include "decode_graphs.h"
 #include "engram_reader.h"
 #include "forward.h"
 #include "slots.h"
@@ -64,13 +65,28 @@ class Dsv41Model final : public Model, private EngramFeed {
         uint64_t number = 0;
         bool open = false;
         bool needs_masks = false;
-        bool sampled = false;  ///< windows, drafts and chunks are enqueued
+        bool graphs = false;          ///< the backbone of the windows ran from graphs
+        bool sampling_graph = false;  ///< so does the rest up to the taps
+        bool sampled = false;         ///< windows, drafts and chunks are enqueued
         bool tokens_done = false, drafts_done = false, done = false;
         int64_t windows = 0, drafts = 0, chunks = 0;
         int64_t logit_rows = 0;
         int32_t top = 0;  ///< largest number of logprobs wanted
         bool wants_logprobs = false;
         bool any_forced_logprobs = false;
+    };
+    /// A pinned array of the window group's inputs and its device twin, of full capacity.
+    template <class E>
+    struct Input {
+        E* host = nullptr;
+        TensorView device;
+    };
+    struct WindowInputs {
+        Input<int32_t> ids, logit_index, given, draft_slots;
+        Input<RowInfo> row;
+        Input<SegInfo> seg;
+        Input<SampleParams> params, draft_params;
+        Input<VerifyLimits> limits;
     };
     /// What collect needs to know about one window.
     struct WindowState {
@@ -107,11 +123,22 @@ class Dsv41Model final : public Model, private EngramFeed {
     void classes_before(uint32_t slot, int64_t at, int32_t (&out)[SnapshotArena::kClasses]) const;
     Status commit_counts();
     Status build_windows(const StepPlan& plan);
+    void take_inputs();
     Status fill_window(const StepPlan& plan, int64_t index, int64_t* row, int64_t* logit);
     Status build_sampling(const StepPlan& plan);
     Status run_windows(const StepPlan& plan);
     Status sample_windows(const StepPlan& plan);
     Status run_drafts(const StepPlan& plan);
+    Status draft_pass(const Rows& window, const TensorView& params);
+
+    // Decode work from graphs (model_graphs.cc).
+    void init_graphs();
+    Status capture_graphs();
+    RowGroup padded_windows(int64_t rows) const;
+    Status enqueue_sampling(const RowGroup& group);
+    Status replay_backbone();
+    Status replay_sampling();
+    Status replay_drafts();
     Status run_chunks(const StepPlan& plan);
     Status build_chunk(const StepPlan& plan, const plan::Chunk& chunk, int64_t index);
     void build_tail(const StepPlan& plan, const plan::Chunk& chunk);
@@ -165,6 +192,9 @@ class Dsv41Model final : public Model, private EngramFeed {
     TraceFacet trace_;
 
     StepBlock window_block_, chunk_block_;
+    WindowInputs inputs_;
+    DecodeGraphs graphs_;
+    bool capturing_ = false;
     Ref<Buffer> output_buffer_, output_host_buffer_;
     Output decision_, probe_, lp_ids_, lp_values_, lp_drawn_, lp_given_, draft_tokens_,
         draft_confidence_, drawn_;
@@ -183,7 +213,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     std::vector<TailLayer> tail_layers_;  ///< of the chunk that runs
     TensorView logit_index_, sample_params_, bias_begin_, bias_ids_, bias_add_, mask_, limits_,
         given_tokens_;
-    TensorView draft_slots_, draft_params_, count_tokens_, count_slots_;
+    TensorView draft_params_, count_tokens_, count_slots_;
     bool any_bias_ = false, any_penalties_ = false, any_masks_ = false;
     int64_t mask_words_ = 0;
 

@@ -219,6 +219,10 @@ Status Dsv41Model::start_engram(const StepPlan& plan) {
 }
 
 Status Dsv41Model::rows_of(int32_t table, TensorView* values, TensorView* scales) {
+    if (capturing_) {
+        engram_.staged(active_region_, table, window_group_.rows.T, values, scales);
+        return {};
+    }
     // One second is the longest that a step waits for rows of its windows (engine.md 2.1).
     const int64_t timeout_us = active_region_ == kWindowRegion ? 1'000'000 : 10'000'000;
     return engram_.wait(active_region_, table, timeout_us,

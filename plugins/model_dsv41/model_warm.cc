@@ -226,6 +226,7 @@ Status Dsv41Model::warm_up(const WarmUp& options, CostTable* out) noexcept {
         TENON_TRY_CTX(
             warm_windows(length, most, std::min(slots, most), parts_.with_drafts, &timing),
             "warm-up");
+        TENON_TRY_CTX(capture_graphs(), "warm-up");
         TENON_TRY_CTX(warm_rounds(length, most, options.measure), "warm-up");
         WarmPlan end;
         for (int64_t s = 0; s < slots; ++s) {

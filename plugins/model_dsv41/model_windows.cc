@@ -71,7 +71,6 @@ Status Dsv41Model::build_windows(const StepPlan& plan) {
     step_.windows = count;
     int64_t rows = 0;
     int64_t logit_rows = 0;
-    window_block_.reset();
     if (count > static_cast<int64_t>(windows_.size())) {
         return error(Code::internal, "{} windows for {} slots", count, windows_.size());
     }
@@ -87,18 +86,21 @@ Status Dsv41Model::build_windows(const StepPlan& plan) {
     }
     step_.logit_rows = logit_rows;
 
+    take_inputs();
+    const WindowInputs& in = inputs_;
+    int32_t* ids = in.ids.host;
+    RowInfo* row = in.row.host;
+    SegInfo* seg = in.seg.host;
+    int32_t* index = in.logit_index.host;
+    int32_t* given = in.given.host;
     RowGroup& g = window_group_;
     g = RowGroup();
     g.regime = Regime::decode;
-    TensorView row_view;
-    TensorView seg_view;
-    auto* ids = window_block_.take<int32_t>(DType::i32, {rows}, &g.ids);
-    auto* row = window_block_.take_structs<RowInfo>(rows, &row_view);
-    auto* seg = window_block_.take_structs<SegInfo>(count, &seg_view);
-    auto* index = window_block_.take<int32_t>(DType::i32, {logit_rows}, &logit_index_);
-    auto* given = window_block_.take<int32_t>(DType::i32, {logit_rows}, &given_tokens_);
-    g.rows = {row_view, seg_view, rows, count};
+    g.ids = in.ids.device.rows(0, rows);
+    g.rows = {in.row.device.rows(0, rows), in.seg.device.rows(0, count), rows, count};
     g.tail = g.rows;
+    logit_index_ = in.logit_index.device.rows(0, logit_rows);
+    given_tokens_ = in.given.device.rows(0, logit_rows);
     int64_t out = 0;
     for (int64_t i = 0; i < count; ++i) {
         const WindowState& state = windows_[static_cast<size_t>(i)];
@@ -144,8 +146,10 @@ Status Dsv41Model::build_sampling(const StepPlan& plan) {
         any_masks_ = any_masks_ || (w.flags & plan::kMasked) != 0;
     }
     any_bias_ = bias_total > 0;
-    auto* params = window_block_.take_structs<SampleParams>(logit_rows, &sample_params_);
-    auto* limits = window_block_.take_structs<VerifyLimits>(count, &limits_);
+    SampleParams* params = inputs_.params.host;
+    VerifyLimits* limits = inputs_.limits.host;
+    sample_params_ = inputs_.params.device.rows(0, logit_rows);
+    limits_ = inputs_.limits.device.rows(0, count);
     auto* bias_begin = window_block_.take<int32_t>(DType::i32, {logit_rows + 1}, &bias_begin_);
     auto* bias_ids = window_block_.take<int32_t>(DType::i32, {bias_total}, &bias_ids_);
     auto* bias_add = window_block_.take<float>(DType::f32, {bias_total}, &bias_add_);
@@ -172,8 +176,9 @@ Status Dsv41Model::build_sampling(const StepPlan& plan) {
     bias_begin[out] = static_cast<int32_t>(bias);
 
     step_.drafts = static_cast<int64_t>(plan.drafts.size);
-    auto* slots = window_block_.take<int32_t>(DType::i32, {count}, &draft_slots_);
-    auto* draft_params = window_block_.take_structs<SampleParams>(count, &draft_params_);
+    int32_t* slots = inputs_.draft_slots.host;
+    SampleParams* draft_params = inputs_.draft_params.host;
+    draft_params_ = inputs_.draft_params.device.rows(0, count);
     bool sampled = false;
     for (int64_t i = 0; i < count; ++i) {
         slots[i] = -1;
@@ -226,6 +231,33 @@ Status Dsv41Model::commit_counts() {
     return {};
 }
 
+/// The host-made inputs, each at the same place in every step: graphs read them there. Rows,
+/// segments and draft slots that no window fills are dead.
+void Dsv41Model::take_inputs() {
+    const int64_t rows = parts_.info.max_step_rows;
+    const auto slots = static_cast<int64_t>(windows_.size());
+    WindowInputs& in = inputs_;
+    const auto plain = [&](auto* input, int64_t n) {
+        input->host = window_block_.take<int32_t>(DType::i32, {n}, &input->device);
+        std::fill_n(input->host, n, -1);
+    };
+    const auto structs = [&](auto* input, int64_t n) {
+        using E = std::remove_pointer_t<decltype(input->host)>;
+        input->host = window_block_.take_structs<E>(n, &input->device);
+        std::fill_n(input->host, n, E());
+    };
+    window_block_.reset();
+    plain(&in.ids, rows);
+    structs(&in.row, rows);
+    structs(&in.seg, slots);
+    plain(&in.logit_index, rows);
+    plain(&in.given, rows);
+    structs(&in.params, rows);
+    structs(&in.limits, slots);
+    plain(&in.draft_slots, slots);
+    structs(&in.draft_params, slots);
+}
+
 Status Dsv41Model::run_windows(const StepPlan& plan) {
     if (step_.windows == 0) {
         return {};
@@ -234,13 +266,21 @@ Status Dsv41Model::run_windows(const StepPlan& plan) {
     forward_.set_tracer(traced ? &trace_ : nullptr);
     active_region_ = kWindowRegion;
     std::fill(active_failed_.begin(), active_failed_.end(), uint8_t{0});
-    TENON_TRY(forward_.backbone(window_group_, this));
+    step_.graphs = graphs_.ready() && !traced;
+    if (step_.graphs) {
+        TENON_TRY(replay_backbone());
+    } else {
+        TENON_TRY(forward_.backbone(window_group_, this));
+    }
     std::copy(active_failed_.begin(), active_failed_.begin() + window_group_.rows.T,
               window_failed_.begin());
-    TensorView probe = probe_.device;
-    probe.shape[0] = 1;
-    TENON_TRY(forward_.digest(window_group_, probe));
     const bool all_rows = step_.logit_rows == window_group_.rows.T;
+    step_.sampling_graph = step_.graphs && all_rows && !any_penalties_ && !any_bias_ &&
+                           !any_masks_ && !step_.wants_logprobs && !logits_.wanted();
+    if (step_.sampling_graph) {
+        return {};
+    }
+    TENON_TRY(forward_.digest(window_group_, probe_.device.rows(0, 1)));
     TENON_TRY(
         forward_.head(window_group_, all_rows ? TensorView() : logit_index_, step_.logit_rows));
     if (logits_.wanted() && parts_.ranks.rank == 0) {
@@ -253,6 +293,9 @@ Status Dsv41Model::run_windows(const StepPlan& plan) {
 Status Dsv41Model::sample_windows(const StepPlan&) {
     if (step_.windows == 0) {
         return {};
+    }
+    if (step_.sampling_graph) {
+        return replay_sampling();
     }
     const OpSet& o = ops_[static_cast<size_t>(Regime::decode)];
     const int64_t m = step_.logit_rows;
@@ -326,23 +369,32 @@ Status Dsv41Model::run_drafts(const StepPlan&) {
     if (step_.drafts == 0) {
         return {};
     }
+    if (step_.graphs && !trace_.wanted()) {
+        return replay_drafts();
+    }
     forward_.set_tracer(trace_.wanted() ? &trace_ : nullptr);
+    return draft_pass(window_group_.rows, draft_params_);
+}
+
+/// Drafts of the group's segments and their copies for the host.
+Status Dsv41Model::draft_pass(const Rows& window, const TensorView& params) {
+    const int64_t n = window.S;
     DraftPass pass;
-    pass.decision = decision_.device.rows(0, step_.windows);
-    pass.window = window_group_.rows;
-    pass.slot = draft_slots_;
-    pass.params = draft_params_;
+    pass.decision = decision_.device.rows(0, n);
+    pass.window = window;
+    pass.slot = inputs_.draft_slots.device.rows(0, n);
+    pass.params = params;
     pass.forbid = forbid_local_;
     pass.ids = draft_ids_;
     pass.row = draft_rows_;
     pass.seg = draft_segs_;
     pass.best = draft_best_;
     pass.best_own = draft_best_own_;
-    pass.tokens = draft_tokens_.device.rows(0, step_.windows);
-    pass.confidence = draft_confidence_.device.rows(0, step_.windows);
+    pass.tokens = draft_tokens_.device.rows(0, n);
+    pass.confidence = draft_confidence_.device.rows(0, n);
     TENON_TRY(forward_.draft(pass));
-    TENON_TRY(device_->copy(draft_tokens_.host.rows(0, step_.windows), pass.tokens, *stream_));
-    return device_->copy(draft_confidence_.host.rows(0, step_.windows), pass.confidence, *stream_);
+    TENON_TRY(device_->copy(draft_tokens_.host.rows(0, n), pass.tokens, *stream_));
+    return device_->copy(draft_confidence_.host.rows(0, n), pass.confidence, *stream_);
 }
 
 }  // namespace tenon::dsv41

@@ -66,7 +66,12 @@ Status ModelRig::load_compute() {
         &compute_));
     device_ = facet_of<Device>(compute_.get());
     ops_ = facet_of<OpTable>(compute_.get());
-    counting_ = std::make_unique<CountingDevice>(*device_);
+    if (options_.graphs) {
+        capture_ = std::make_unique<CaptureDevice>(*device_);
+        capture_ops_ = std::make_unique<CaptureOps>(*capture_, *ops_);
+        ops_ = capture_ops_.get();
+    }
+    counting_ = std::make_unique<CountingDevice>(capture_ ? *capture_ : *device_);
     return {};
 }
 
@@ -89,6 +94,10 @@ Status ModelRig::load_formats() {
         if (options_.experts_in_f32) {
             wrapped_.push_back(std::make_unique<UnroundedExperts>(*format));
             format = wrapped_.back().get();
+        }
+        if (capture_) {
+            capture_formats_.push_back(std::make_unique<CaptureFormat>(*capture_, *format));
+            format = capture_formats_.back().get();
         }
         formats_.push_back(format);
         format_objects_.push_back(std::move(object));

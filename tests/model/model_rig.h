@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "model/capture_device.h"
 #include "model/checkpoint_folder.h"
 #include "model/counting_device.h"
 #include "model/dense_format.h"
@@ -71,6 +72,7 @@ struct RigOptions {
     int32_t threads = 2;
     bool experts_in_f32 = false;    ///< keeps down products unrounded, as more than one rank must
     bool reference_ops = false;     ///< no SIMD
+    bool graphs = false;            ///< the device can capture; see CaptureDevice
     bool activation_quant = false;  ///< of format plain
     std::vector<std::string> fusions_off;
     std::function<void(CheckpointFolder&)> edit;  ///< before load
@@ -101,6 +103,7 @@ class ModelRig {
 
     Model& model() { return *model_; }
     Device& device() { return *device_; }
+    CaptureDevice& capture() { return *capture_; }  ///< with RigOptions::graphs
     /// Bytes that the model allocated, by tag.
     const std::map<std::string, int64_t>& allocated() const { return counting_->bytes(); }
     /// Window rings, draft rings and raw pairs of all slots become NaN.
@@ -174,6 +177,9 @@ class ModelRig {
     Ref<Object> compute_, store_object_, family_object_;
     std::vector<Ref<Object>> format_objects_;
     Device* device_ = nullptr;
+    std::unique_ptr<CaptureDevice> capture_;
+    std::unique_ptr<CaptureOps> capture_ops_;
+    std::vector<std::unique_ptr<CaptureFormat>> capture_formats_;
     std::unique_ptr<CountingDevice> counting_;
     std::vector<StrView> fusions_off_;
     std::vector<std::unique_ptr<UnroundedExperts>> wrapped_;

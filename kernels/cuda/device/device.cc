@@ -38,10 +38,11 @@ size_t pitch(const TensorView& v, const Runs& r) {
 
 }  // namespace
 
-Status CudaDevice::create(Host* host, int index, CudaDevice** out) {
+Status CudaDevice::create(Host* host, int index, bool graphs, CudaDevice** out) {
     TENON_ASSIGN(GpuFacts facts, inspect_gpu(index));
     TENON_TRY(use_device(index));
     Ref<CudaDevice> device(new CudaDevice);
+    device->graphs_ = graphs;
     Context& c = device->context_;
     c.device = index;
     c.sms = facts.sms;
@@ -81,7 +82,7 @@ void* CudaDevice::query(StrView facet) noexcept {
     if (facet == StrView(OpTable::kFacet)) {
         return static_cast<OpTable*>(this);
     }
-    if (facet == StrView(GraphCapture::kFacet)) {
+    if (facet == StrView(GraphCapture::kFacet) && graphs_) {
         return static_cast<GraphCapture*>(this);
     }
     if (facet == StrView(StreamFlags::kFacet)) {

@@ -17,7 +17,8 @@ namespace tenon::cuda {
 class CudaDevice final : public Device, public OpTable, public GraphCapture, public StreamFlags {
   public:
     /// errors  unavailable: see inspect_gpu; device; internal: not IEEE arithmetic
-    static Status create(Host* host, int index, CudaDevice** out);
+    /// graphs  false: the facet compute.graphs/1 is not offered
+    static Status create(Host* host, int index, bool graphs, CudaDevice** out);
 
     void* query(StrView facet) noexcept override;
     void release() noexcept override { delete this; }
@@ -52,6 +53,7 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
     kernels::Lasting free_;  // the driver takes long to say
     Context context_;
     std::vector<OpEntry> ops_;
+    bool graphs_ = true;
 };
 
 /// Zero-filled device or pinned memory on the calling thread's GPU.

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// Decode work from graphs: captured for every padded size at warm-up, replayed with the step's
+// inputs (engine.md 2.5). The results have the bits of eager work, since no row depends on the rows
+// beside it.
+#include <algorithm>
+
+#include "model.h"
+
+namespace tenon::dsv41 {
+
+void Dsv41Model::init_graphs() {
+    auto* capture = facet_of<GraphCapture>(device_);
+    // What travels between ranks would have to be captured with the rest.
+    if (capture == nullptr || parts_.ranks.world > 1) {
+        return;
+    }
+    const ModelConfig& c = parts_.config;
+    const int64_t context = parts_.shape.context_tokens;
+    GraphSizes sizes;
+    sizes.rows = row_capacities(parts_.info.max_step_rows);
+    sizes.stretches = forward_.stretches();
+    if (parts_.with_drafts) {
+        sizes.streams = stream_capacities(parts_.shape.slots);
+    }
+    // Below these bounds less has to be launched: nothing is scored, and no candidates are chosen.
+    if (!c.kv_sources.empty()) {
+        for (const int64_t rows : {int64_t{c.index_topk},
+                                   int64_t{c.candidate_blocks} * std::max(c.candidate_block, 0)}) {
+            const int64_t least = sizes.visible.empty() ? 0 : sizes.visible.back();
+            if (rows > least && rows < context) {
+                sizes.visible.push_back(rows);
+            }
+        }
+    }
+    sizes.visible.push_back(context);
+    graphs_.init(capture, stream_.get(), std::move(sizes));
+}
+
+/// The window group padded with dead rows and segments to a capacity.
+RowGroup Dsv41Model::padded_windows(int64_t rows) const {
+    const auto slots = static_cast<int64_t>(windows_.size());
+    RowGroup g;
+    g.regime = Regime::decode;
+    g.ids = inputs_.ids.device.rows(0, rows);
+    g.rows = {inputs_.row.device.rows(0, rows), inputs_.seg.device, rows, slots};
+    g.tail = g.rows;
+    return g;
+}
+
+Status Dsv41Model::capture_graphs() {
+    if (!graphs_.exist()) {
+        return {};
+    }
+    const GraphSizes& sizes = graphs_.sizes();
+    const int64_t start = host_->now_us();
+    forward_.set_tracer(nullptr);
+    active_region_ = kWindowRegion;
+    const auto all = [&]() -> Status {
+        for (size_t r = 0; r < sizes.rows.size(); ++r) {
+            window_group_ = padded_windows(sizes.rows[r]);
+            for (size_t v = 0; v < sizes.visible.size(); ++v) {
+                window_group_.visible_end = sizes.visible[v];
+                for (int32_t s = 0; s < sizes.stretches; ++s) {
+                    TENON_TRY(graphs_.capture(graphs_.backbone(s, r, v), [&] {
+                        return forward_.stretch(s, window_group_, this);
+                    }));
+                }
+            }
+            TENON_TRY(graphs_.capture(graphs_.sampling(r),
+                                      [&] { return enqueue_sampling(window_group_); }));
+        }
+        for (size_t n = 0; n < sizes.streams.size(); ++n) {
+            TENON_TRY(graphs_.capture(graphs_.drafts(n), [&] {
+                Rows window = padded_windows(sizes.rows.back()).rows;
+                window.S = sizes.streams[n];
+                window.seg = window.seg.rows(0, window.S);
+                return draft_pass(window, inputs_.draft_params.device.rows(0, window.S));
+            }));
+        }
+        return {};
+    };
+    capturing_ = true;
+    const Status captured = all();
+    capturing_ = false;
+    if (!captured.ok()) {
+        host_->log(LogLevel::warn, "dsv41",
+                   format("decode runs without graphs: {}", captured.message()));
+        graphs_.drop();
+        return {};
+    }
+    graphs_.set_ready();
+    host_->log(LogLevel::info, "dsv41",
+               format("graphs captured count={} rows={} ms={}", graphs_.count(), sizes.rows.back(),
+                      (host_->now_us() - start) / 1000));
+    return {};
+}
+
+Status Dsv41Model::replay_backbone() {
+    const GraphSizes& sizes = graphs_.sizes();
+    const size_t rows = DecodeGraphs::index_of(sizes.rows, window_group_.rows.T);
+    const size_t visible = DecodeGraphs::index_of(sizes.visible, window_group_.visible_end);
+    for (int32_t s = 0; s < sizes.stretches; ++s) {
+        const int32_t table = forward_.stretch_table(s);
+        if (table >= 0) {
+            TensorView values;
+            TensorView scales;
+            TENON_TRY(rows_of(table, &values, &scales));
+        }
+        TENON_TRY(graphs_.launch(graphs_.backbone(s, rows, visible)));
+    }
+    return {};
+}
+
+/// Digest, logits of all rows, draw without filters of the request's own, verification, taps.
+Status Dsv41Model::enqueue_sampling(const RowGroup& g) {
+    const OpSet& o = ops_[static_cast<size_t>(Regime::decode)];
+    const int64_t m = g.rows.T;
+    TENON_TRY(forward_.digest(g, probe_.device.rows(0, 1)));
+    TENON_TRY(forward_.head(g, TensorView(), m));
+    SampleDraw draw;
+    draw.logits = act_.logits.rows(0, m);
+    draw.params = inputs_.params.device.rows(0, m);
+    draw.forbid = forbid_;
+    draw.token = drawn_.device.rows(0, m);
+    draw.scratch = act_.scratch;
+    TENON_TRY(o.sample_draw(draw, *stream_));
+    const TensorView decision = decision_.device.rows(0, g.rows.S);
+    TENON_TRY(o.spec_verify(
+        SpecVerify{draw.token, g.ids, g.rows, inputs_.limits.device.rows(0, g.rows.S), decision},
+        *stream_));
+    TENON_TRY(device_->copy(decision_.host.rows(0, g.rows.S), decision, *stream_));
+    TENON_TRY(device_->copy(probe_.host, probe_.device, *stream_));
+    return parts_.with_drafts ? forward_.absorb(g) : Status();
+}
+
+Status Dsv41Model::replay_sampling() {
+    const size_t rows = DecodeGraphs::index_of(graphs_.sizes().rows, window_group_.rows.T);
+    return graphs_.launch(graphs_.sampling(rows));
+}
+
+Status Dsv41Model::replay_drafts() {
+    return graphs_.launch(
+        graphs_.drafts(DecodeGraphs::index_of(graphs_.sizes().streams, step_.windows)));
+}
+
+}  // namespace tenon::dsv41

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// Decode work from graphs (engine.md 2.5): whatever the lengths, slots, rows and samplers of a step
+// are, the graphs that were captured at warm-up give the bits of eager work.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "model/models.h"
+
+namespace tenon::testing {
+namespace {
+
+constexpr uint32_t kSlots = 4;
+
+struct Case {
+    const char* name;
+    RigOptions (*options)();
+    std::vector<int> sources;
+    int layers, stages;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.name;
+}
+
+std::unique_ptr<ModelRig> warm_rig(const Case& c, bool graphs,
+                                   const std::function<void(ModelRig&)>& before = {}) {
+    RigOptions o = c.options();
+    o.slots = kSlots;
+    o.window_rows = 6;
+    o.step_rows = 20;
+    o.graphs = graphs;
+    auto rig = make_rig(o);
+    if (before) {
+        before(*rig);
+    }
+    CostTable costs;
+    check(rig->model().warm_up({}, &costs));
+    return rig;
+}
+
+/// Everything that random steps show: ids, drafts with their confidence, probes, state.
+std::string live(ModelRig& rig, const Case& c, uint64_t seed, int steps) {
+    std::mt19937_64 rng(seed);
+    const auto below = [&](uint64_t n) { return rng() % n; };
+    std::string out;
+    const auto add = [&](const void* data, size_t bytes) {
+        out.append(static_cast<const char*>(data), bytes);
+    };
+    std::vector<int32_t> pending(kSlots, 9);
+    std::vector<int64_t> whole(kSlots);  // a slot is not rewound below its last prompt row
+    for (uint32_t s = 0; s < kSlots; ++s) {
+        rig.open(s);
+        plan::Sampler sampler;
+        sampler.slot = s;
+        sampler.generation = rig.generation(s);
+        sampler.temperature = s == 1 ? 1.0F : 0.0F;
+        sampler.frequency = s == 3 ? 0.5F : 0.0F;  // needs more than the captured draw
+        sampler.seed = 100 + s;
+        PlanBuilder plan = rig.next();
+        plan.sampler(sampler);
+        rig.run(plan);
+        // Below and above what the index selects, and what the candidates hold.
+        rig.prefill(s, some_ids(5 + 45 * static_cast<int64_t>(s), seed + s));
+        whole[s] = rig.length(s);
+    }
+    for (int i = 0; i < steps; ++i) {
+        PlanBuilder plan = rig.next();
+        std::vector<uint32_t> slots;
+        const int64_t chunk_slot = below(8) == 0 ? static_cast<int64_t>(below(kSlots)) : -1;
+        for (uint32_t s = 0; s < kSlots; ++s) {
+            if (below(3) == 0 || s == chunk_slot || (s == 3 && below(3) != 0)) {
+                continue;
+            }
+            if (below(6) == 0) {
+                const int64_t back =
+                    std::max(whole[s], rig.length(s) - 1 - static_cast<int64_t>(below(3)));
+                PlanBuilder shorter = rig.next();
+                shorter.rewind(s, rig.generation(s), back);
+                rig.run(shorter);
+            }
+            plan::Window w;
+            w.slot = s;
+            w.generation = rig.generation(s);
+            w.position = rig.length(s);
+            w.accept_max = 16;
+            std::vector<int32_t> tokens = {pending[s]};
+            const size_t rows = 1 + below(5);
+            while (tokens.size() < rows) {
+                tokens.push_back(static_cast<int32_t>(3 + below(400)));
+            }
+            w.forced = below(5) == 0 ? static_cast<int32_t>(below(rows)) : 0;
+            if (below(6) == 0) {
+                w.flags |= plan::kWantLogprobs;
+                w.top = 2;
+            }
+            plan.window(w, tokens);
+            if (below(2) == 0) {
+                plan.draft(s, w.generation);
+            }
+            slots.push_back(s);
+        }
+        if (chunk_slot >= 0 && rig.length(static_cast<uint32_t>(chunk_slot)) < 300) {
+            const auto s = static_cast<uint32_t>(chunk_slot);
+            plan.chunk(s, rig.generation(s), rig.length(s), some_ids(7, below(1000)));
+        }
+        const StepOutcome step = rig.run(plan);
+        if (chunk_slot >= 0) {
+            whole[static_cast<size_t>(chunk_slot)] = rig.length(static_cast<uint32_t>(chunk_slot));
+        }
+        for (size_t k = 0; k < slots.size(); ++k) {
+            const WindowOutcome& w = step.windows[k];
+            add(w.tokens.data(), w.tokens.size() * 4);
+            out += static_cast<char>('0' + static_cast<int>(w.finish));
+            for (const TokenLogprob& p : w.logprobs) {
+                add(&p.token, sizeof p.token);
+                add(&p.logprob, sizeof p.logprob);
+            }
+            pending[slots[k]] = w.tokens.empty() ? 9 : w.tokens.back();
+        }
+        for (const DraftResult& d : step.drafts) {
+            add(d.tokens, sizeof d.tokens);
+            add(d.confidence, sizeof d.confidence);
+        }
+        add(&step.probe, sizeof step.probe);
+    }
+    for (uint32_t s = 0; s < kSlots; ++s) {
+        out += state_of(rig, s, c.sources, c.layers, c.stages, false);
+    }
+    return out;
+}
+
+class Graphs : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Graphs, Give_the_bits_of_eager_work) {
+    auto eager = warm_rig(GetParam(), false);
+    auto graphs = warm_rig(GetParam(), true);
+    EXPECT_EQ(live(*graphs, GetParam(), 7, 60) == live(*eager, GetParam(), 7, 60), true);
+    EXPECT_GT(graphs->capture().launched(), 60);
+}
+
+// serving.md 10: what is captured or compiled while a request waits stalls every stream.
+TEST_P(Graphs, Pitfall_14_Nothing_is_captured_or_run_eagerly_while_serving) {
+    auto rig = warm_rig(GetParam(), true);
+    CaptureDevice& device = rig->capture();
+    for (uint32_t s = 0; s < kSlots; ++s) {
+        rig->open(s);
+        rig->prefill(s, some_ids(5 + 45 * static_cast<int64_t>(s), s));
+    }
+    const int64_t captured = device.captured();
+    const int64_t eager = device.eager_calls();
+    for (const int rows : {1, 2, 3, 5}) {
+        for (uint32_t streams = 1; streams <= kSlots; ++streams) {
+            PlanBuilder plan = rig->next();
+            for (uint32_t s = 0; s < streams; ++s) {
+                plan::Window w;
+                w.slot = s;
+                w.generation = rig->generation(s);
+                w.position = rig->length(s);
+                w.accept_max = 16;
+                plan.window(w, some_ids(rows, s)).draft(s, w.generation);
+            }
+            rig->run(plan);
+        }
+    }
+    EXPECT_EQ(device.captured(), captured);
+    EXPECT_EQ(device.eager_calls(), eager);
+}
+
+TEST_P(Graphs, A_device_that_fails_to_capture_works_eagerly) {
+    auto eager = warm_rig(GetParam(), false);
+    auto failing = warm_rig(GetParam(), true, [](ModelRig& r) { r.capture().fail_capture(5); });
+    EXPECT_EQ(live(*failing, GetParam(), 3, 10) == live(*eager, GetParam(), 3, 10), true);
+    EXPECT_EQ(failing->capture().launched(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Graphs,
+                         ::testing::Values(Case{"tiny_exl3", &tiny_exl3_model, {2, 4, 5}, 9, 3},
+                                           Case{"mini", &mini_model, {2, 5}, 9, 3}),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+}  // namespace
+}  // namespace tenon::testing
