@@ -3,6 +3,8 @@
 #include "tenon/plugin.h"
 #include "tenon/transport.h"
 
+#include <atomic>
+
 namespace tenon::local {
 namespace {
 
@@ -39,7 +41,7 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
             return error(Code::invalid_argument, "transport.all_reduce_sum: {}, expected f32",
                          describe(inout));
         }
-        return {};
+        return health();
     }
     Status gather(const TensorView& dst, const TensorView& src, int32_t root,
                   Stream& stream) noexcept override {
@@ -47,10 +49,13 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
         return copy_own(dst, src, stream, "gather");
     }
     Status broadcast(const TensorView&, int32_t root, Stream&) noexcept override {
-        return check_root(root, "broadcast");
+        TENON_TRY(check_root(root, "broadcast"));
+        return health();
     }
-    Status health() noexcept override { return {}; }
-    void abort() noexcept override {}
+    Status health() noexcept override {
+        return aborted_ ? Status(Code::peer, "transport 'local' was aborted") : Status();
+    }
+    void abort() noexcept override { aborted_ = true; }
 
   private:
     static Status check_root(int32_t root, const char* op) {
@@ -61,6 +66,7 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
     Status copy_own(const TensorView& dst, const TensorView& src, Stream& stream, const char* op) {
         return guard([&]() -> Status {
             TENON_TRY(check_same(dst, src, op));
+            TENON_TRY(health());
             if (dst.data == src.data || src.elements() == 0) {
                 return {};
             }
@@ -76,6 +82,7 @@ class LocalCommunicator final : public Implements<LocalCommunicator, Communicato
     }
 
     Device& device_;
+    std::atomic<bool> aborted_ = false;
 };
 
 class LocalTransport final : public Implements<LocalTransport, Transport> {

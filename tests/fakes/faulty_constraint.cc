@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 // A compiler of `choice` grammars that breaks one rule of tenon/constraint.h, chosen by the option
 // `fault`: the suite must notice each.
+#include "faulty.h"
 #include "tenon/constraint.h"
-#include "tenon/plugin.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -131,7 +130,7 @@ class Choice final : public Implements<Choice, TokenConstraint> {
 
 class Compiler final : public Implements<Compiler, ConstraintCompiler> {
   public:
-    explicit Compiler(std::string fault) : fault_(std::move(fault)) {}
+    Compiler(Host&, std::string fault) : fault_(std::move(fault)) {}
     ~Compiler() = default;
 
     Status use(const TokenVocabulary& vocabulary) noexcept override {
@@ -206,35 +205,11 @@ class Compiler final : public Implements<Compiler, ConstraintCompiler> {
 };
 
 constexpr OptionSpec kOptions[] = {
-    {.key = "fault",
-     .type = OptionType::choice,
-     .default_value = "\"none\"",
-     .help = "the rule to break",
-     .choices = "none|walk_moves|writes_anyway|sets_padding|first_row_only|half_accepts|"
-                "never_complete|goes_on|ends_anywhere|any_end|takes_anything|swaps_words"},
-};
+    fault_option("none|walk_moves|writes_anyway|sets_padding|first_row_only|half_accepts|"
+                 "never_complete|goes_on|ends_anywhere|any_end|takes_anything|swaps_words")};
 
-Status probe(const ProbeEnv&, ProbeResult* result) noexcept {
-    result->score = 1;
-    set_text(result->reason, "for tests of the suite");
-    return {};
-}
-
-Status create(Host&, const Options& options, Object** out) noexcept {
-    return guard([&] {
-        const StrView fault = options.text("fault");
-        *out = new Compiler(fault.empty() ? "none" : fault.str());
-    });
-}
-
-constexpr Component kComponents[] = {{.struct_size = sizeof(Component),
-                                      .kind = PluginKind::constraint,
-                                      .name = "faulty_constraint",
-                                      .summary = "breaks one rule",
-                                      .options = {kOptions, std::size(kOptions)},
-                                      .needs = {},
-                                      .probe = &probe,
-                                      .create = &create}};
+constexpr Component kComponents[] = {
+    faulty_component<Compiler>(PluginKind::constraint, "faulty_constraint", kOptions)};
 
 }  // namespace
 }  // namespace tenon::testing

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 // A row store that breaks one rule of tenon/storage.h, chosen by the option `fault`: the suite must
 // notice each.
-#include "tenon/plugin.h"
+#include "faulty.h"
 
 #include "plugins/storage_common/row_table.h"
 #include "plugins/storage_common/threads_backend.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include <unistd.h>
@@ -135,35 +134,11 @@ class FaultyStore final : public Implements<FaultyStore, RowStore> {
 };
 
 constexpr OptionSpec kOptions[] = {
-    {.key = "fault",
-     .type = OptionType::choice,
-     .default_value = "\"none\"",
-     .help = "the rule to break",
-     .choices = "none|swaps_rows|clears_minus_one|touches_gap|loses_failures|keeps_ticket|"
-                "writes_late|accepts_any_id|wrong_offset|leaks_descriptor|leaks_memory"},
-};
+    fault_option("none|swaps_rows|clears_minus_one|touches_gap|loses_failures|keeps_ticket|"
+                 "writes_late|accepts_any_id|wrong_offset|leaks_descriptor|leaks_memory")};
 
-Status probe(const ProbeEnv&, ProbeResult* result) noexcept {
-    result->score = 1;
-    set_text(result->reason, "for tests of the suite");
-    return {};
-}
-
-Status create(Host& host, const Options& options, Object** out) noexcept {
-    return guard([&] {
-        const StrView fault = options.text("fault");
-        *out = new FaultyStore(host, fault.empty() ? "none" : fault.str());
-    });
-}
-
-constexpr Component kComponents[] = {{.struct_size = sizeof(Component),
-                                      .kind = PluginKind::storage,
-                                      .name = "faulty_store",
-                                      .summary = "breaks one rule",
-                                      .options = {kOptions, std::size(kOptions)},
-                                      .needs = {},
-                                      .probe = &probe,
-                                      .create = &create}};
+constexpr Component kComponents[] = {
+    faulty_component<FaultyStore>(PluginKind::storage, "faulty_store", kOptions)};
 
 }  // namespace
 }  // namespace tenon::testing

@@ -44,14 +44,18 @@ struct Fault {
     const char* noticed_by;
 };
 
+void expect_noticed(const std::string& plugin, const Fault& fault) {
+    const Outcome outcome =
+        run(plugin, format("--set fault={} --gtest_filter=*{}*", fault.name, fault.noticed_by));
+
+    EXPECT_EQ(outcome.code, 1) << outcome.text;
+    EXPECT_TRUE(outcome.failed(fault.noticed_by)) << outcome.text;
+}
+
 class StorageSuite : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(StorageSuite, Notices) {
-    const Outcome outcome = run(FAULTY_STORE, format("--set fault={} --gtest_filter=*{}*",
-                                                     GetParam().name, GetParam().noticed_by));
-
-    EXPECT_EQ(outcome.code, 1) << outcome.text;
-    EXPECT_TRUE(outcome.failed(GetParam().noticed_by)) << outcome.text;
+    expect_noticed(FAULTY_STORE, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -68,14 +72,34 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{"leaks_memory", "Store_and_tables_leave_no_thread"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
+class TransportSuite : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(TransportSuite, Notices) {
+    expect_noticed(FAULTY_TRANSPORT, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fault, TransportSuite,
+    ::testing::Values(Fault{"wrong_rank", "States_its_place_in_the_world"},
+                      Fault{"dirty_exchange", "Exchange_memory_is_aligned_and_zero"},
+                      Fault{"reverses_parts", "All_gather_puts_parts_in_rank_order"},
+                      Fault{"loses_tail", "All_gather_puts_parts_in_rank_order"},
+                      Fault{"clears_in_place", "Gathers_in_place_where_it_says_so"},
+                      Fault{"sums_own_first", "Sums_are_added_in_rank_order_on_every_rank"},
+                      Fault{"sums_anything", "Wrong_arguments_are_refused"},
+                      Fault{"gathers_everywhere", "Gather_reaches_the_root_alone"},
+                      Fault{"broadcasts_first", "Gather_reaches_the_root_alone"},
+                      Fault{"takes_any_root", "Wrong_arguments_are_refused"},
+                      Fault{"hides_loss", "A_rank_that_does_not_come_is_noticed"},
+                      Fault{"stays_healthy", "A_rank_that_does_not_come_is_noticed"},
+                      Fault{"ignores_abort", "After_an_abort_nothing_is_sent"},
+                      Fault{"refuses_one", "States_its_place_in_the_world"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
 class ConstraintSuite : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(ConstraintSuite, Notices) {
-    const Outcome outcome = run(FAULTY_CONSTRAINT, format("--set fault={} --gtest_filter=*{}*",
-                                                          GetParam().name, GetParam().noticed_by));
-
-    EXPECT_EQ(outcome.code, 1) << outcome.text;
-    EXPECT_TRUE(outcome.failed(GetParam().noticed_by)) << outcome.text;
+    expect_noticed(FAULTY_CONSTRAINT, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -93,16 +117,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{"swaps_words", "Takes_what_the_grammar_describes_in_any_tokens"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
-TEST(Conformance, A_constraint_without_fault_passes) {
-    const Outcome outcome = run(FAULTY_CONSTRAINT);
+TEST(Conformance, Plugins_without_fault_pass) {
+    for (const char* plugin : {FAULTY_STORE, FAULTY_TRANSPORT, FAULTY_CONSTRAINT}) {
+        const Outcome outcome = run(plugin);
 
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
-}
-
-TEST(Conformance, A_store_without_fault_passes) {
-    const Outcome outcome = run(FAULTY_STORE);
-
-    EXPECT_EQ(outcome.code, 0) << outcome.text;
+        EXPECT_EQ(outcome.code, 0) << outcome.text;
+    }
 }
 
 TEST(Conformance, Broken_descriptors_are_noticed) {

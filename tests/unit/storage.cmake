@@ -35,7 +35,7 @@ endif()
 
 # The suites notice what they are for: plugins that break a rule, run through the conformance program.
 if(TARGET storage_common AND NOT TENON_STATIC_PLUGINS)
-  foreach(fake faulty_store faulty_constraint faulty_descriptor)
+  foreach(fake faulty_store faulty_transport faulty_constraint faulty_descriptor)
     add_library(${fake} MODULE fakes/${fake}.cc)
     target_link_libraries(${fake} PRIVATE tenon_compile tenon::sdk)
     target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -43,7 +43,7 @@ if(TARGET storage_common AND NOT TENON_STATIC_PLUGINS)
         VISIBILITY_INLINES_HIDDEN ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
   endforeach()
   target_link_libraries(faulty_store PRIVATE storage_common)
-  foreach(fake faulty_store faulty_constraint)
+  foreach(fake faulty_store faulty_transport faulty_constraint)
     target_link_options(${fake} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map)
   endforeach()
   tenon_add_test(conformance_self_test PLAIN SOURCES unit/conformance_self_test.cc LINK tenon::testing
@@ -52,7 +52,8 @@ if(TARGET storage_common AND NOT TENON_STATIC_PLUGINS)
       TENON_CONFORMANCE="$<TARGET_FILE:tenon::conformance>"
       TENON_CONFORMANCE_SOURCE="${PROJECT_SOURCE_DIR}/sdk/conformance/conformance_main.cc"
       FAULTY_STORE="$<TARGET_FILE:faulty_store>"
+      FAULTY_TRANSPORT="$<TARGET_FILE:faulty_transport>"
       FAULTY_CONSTRAINT="$<TARGET_FILE:faulty_constraint>"
       FAULTY_DESCRIPTOR="$<TARGET_FILE:faulty_descriptor>")
-  add_dependencies(conformance_self_test faulty_store faulty_constraint faulty_descriptor tenon_conformance)
+  add_dependencies(conformance_self_test faulty_store faulty_transport faulty_constraint faulty_descriptor tenon_conformance)
 endif()

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <latch>
 #include <thread>
 
 #include "tenon/testing/host_device.h"
@@ -92,7 +93,8 @@ class TransportRules : public ::testing::TestWithParam<std::tuple<const Componen
   protected:
     int32_t world() const { return std::get<1>(GetParam()); }
 
-    /// Runs `body` on every rank at once; skips if the transport does not take this world.
+    /// Runs `body` on every rank at once; skips if the transport does not take this world. A world
+    /// of 1 is taken by every transport that this machine can run.
     template <class Body>
     void on_ranks(Body&& body) {
         const Component& component = *std::get<0>(GetParam());
@@ -129,7 +131,8 @@ class TransportRules : public ::testing::TestWithParam<std::tuple<const Componen
         }
         for (int32_t r = 0; r < world(); ++r) {
             Status& status = connected[static_cast<size_t>(r)];
-            if (status.code() == Code::unsupported || status.code() == Code::unavailable) {
+            if ((status.code() == Code::unsupported && world() > 1) ||
+                status.code() == Code::unavailable) {
                 EXPECT_FALSE(status.message().str().empty());
                 GTEST_SKIP() << "rank " << r << ": " << status.message().view();
             }
@@ -208,6 +211,28 @@ TEST_P(TransportRules, All_gather_puts_parts_in_rank_order) {
     });
 }
 
+TEST_P(TransportRules, Gathers_in_place_where_it_says_so) {
+    on_ranks([&](Rank& r) {
+        if (!r.communicator.info().in_place_gather) {
+            return;
+        }
+        const int64_t n = 257;
+        std::vector<Ref<Buffer>> keep;
+        const TensorView dst = r.floats(n, keep, world());
+        auto* all = static_cast<float*>(dst.data);
+        for (int64_t i = 0; i < n; ++i) {
+            all[r.rank * n + i] = value_of(r.rank, i);
+        }
+        const TensorView own = make_view(all + r.rank * n, DType::f32, {n}, dst.place);
+        TENON_ASSERT_OK(r.communicator.all_gather(dst, own, r.stream));
+        TENON_ASSERT_OK(r.device.synchronize(r.stream));
+        for (int64_t i = 0; i < world() * n; ++i) {
+            ASSERT_EQ(all[i], value_of(static_cast<int32_t>(i / n), i % n))
+                << "rank " << r.rank << ", element " << i;
+        }
+    });
+}
+
 TEST_P(TransportRules, Sums_are_added_in_rank_order_on_every_rank) {
     on_ranks([&](Rank& r) {
         for (const int64_t n : kSizes) {
@@ -271,8 +296,72 @@ TEST_P(TransportRules, Wrong_arguments_are_refused_before_anything_is_sent) {
                            Code::invalid_argument, "root");
         TENON_EXPECT_ERROR(r.communicator.broadcast(four, -1, r.stream), Code::invalid_argument,
                            "root");
+        TENON_EXPECT_ERROR(
+            r.communicator.gather(r.floats(4, keep, world()), four, world(), r.stream),
+            Code::invalid_argument, "root");
         TENON_EXPECT_OK(r.communicator.health());
     });
+}
+
+/// The error of an operation: what it returned, else what `health` says until five deadlines
+/// passed.
+Status outcome_of(Status returned, Communicator& communicator) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto limit = std::chrono::microseconds(5 * communicator.info().deadline_us);
+    while (returned.ok() && std::chrono::steady_clock::now() - begin < limit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        returned = communicator.health();
+    }
+    return returned;
+}
+
+TEST_P(TransportRules, A_rank_that_does_not_come_is_noticed_and_ends_the_group) {
+    if (world() == 1) {
+        GTEST_SKIP() << "needs a second rank";
+    }
+    std::latch noticed(world());
+    on_ranks([&](Rank& r) {
+        std::vector<Ref<Buffer>> keep;
+        const TensorView v = r.floats(64, keep);
+        if (r.rank + 1 < world()) {
+            const Status status =
+                outcome_of(r.communicator.all_reduce_sum(v, r.stream), r.communicator);
+            EXPECT_TRUE(status.code() == Code::peer || status.code() == Code::deadline)
+                << code_name(status.code()) << ": " << status.message().view();
+            TENON_EXPECT_ERROR(r.communicator.health(), Code::peer, "");
+            EXPECT_FALSE(r.communicator.all_reduce_sum(v, r.stream).ok());
+        }
+        noticed.arrive_and_wait();  // the absent rank still has its communicator
+    });
+}
+
+TEST_P(TransportRules, After_an_abort_nothing_is_sent) {
+    on_ranks([&](Rank& r) {
+        std::vector<Ref<Buffer>> keep;
+        const TensorView v = r.floats(64, keep);
+        r.communicator.abort();
+        r.communicator.abort();
+        TENON_EXPECT_ERROR(r.communicator.health(), Code::peer, "");
+        EXPECT_FALSE(r.communicator.all_reduce_sum(v, r.stream).ok());
+        EXPECT_FALSE(r.communicator.broadcast(v, 0, r.stream).ok());
+    });
+}
+
+TEST_P(TransportRules, Leaves_no_threads_and_no_descriptors) {
+    const auto run_once = [&] {
+        on_ranks([&](Rank& r) {
+            std::vector<Ref<Buffer>> keep;
+            TENON_EXPECT_OK(r.communicator.all_reduce_sum(r.floats(64, keep), r.stream));
+        });
+    };
+    run_once();  // what a first run keeps for good is not a leak
+    const int64_t threads = thread_count();
+    const size_t descriptors = open_descriptors().size();
+    run_once();
+    run_once();
+    EXPECT_EQ(thread_count(), threads);
+    EXPECT_EQ(open_descriptors().size(), descriptors)
+        << ::testing::PrintToString(open_descriptors());
 }
 
 }  // namespace
