@@ -11,6 +11,7 @@
 #include "host/checkpoint/strict_json.h"
 #include "host/checkpoint/synthetic.h"
 #include "host/cli/bench_math.h"
+#include "host/cli/op_families.h"
 #include "host/cli/verbs.h"
 #include "host/lifecycle/deployment.h"
 #include "host/lifecycle/step_driver.h"
@@ -69,8 +70,10 @@ Status copy_bandwidth(Device& device, HostServices& host, double* out) {
 
 class SyntheticBench {
   public:
-    SyntheticBench(Deployment& d, HostServices& host, int runs)
-        : info_(d.info()),
+    SyntheticBench(Deployment& d, OpFamilies& families, HostServices& host, int runs)
+        : deployment_(d),
+          families_(families),
+          info_(d.info()),
           known_(std::min(d.info().vocab, d.model()->text().info().vocab)),
           request_(d.request()),
           host_(host),
@@ -99,7 +102,7 @@ class SyntheticBench {
             rounds.push_back(line);
         }
         (*report)["rounds"] = rounds;
-        return {};
+        return kinds(bandwidth, report);
     }
 
   private:
@@ -144,6 +147,48 @@ class SyntheticBench {
         return {};
     }
 
+    /// Time by kind of call: of a window with one row and with many, and of a chunk.
+    Status kinds(double bandwidth, Json* report) {
+        // Traced steps run call by call, not from graphs.
+        auto* trace = facet_of<ModelTrace>(deployment_.model());
+        const int32_t most = std::min(info_.max_window_rows, 6);
+        for (const int32_t rows : {1, most}) {
+            if (trace == nullptr || (rows == 1 && most == 1)) {
+                continue;
+            }
+            const std::vector<int32_t> tokens = ids(rows);
+            StepDriver::Round round;
+            trace->want(true);
+            families_.start(*deployment_.device());
+            Status ran = driver_.round(tokens, false, &round);
+            trace->want(false);
+            TENON_TRY(add_kinds("window", rows, std::move(ran), bandwidth, report));
+        }
+        const std::vector<int32_t> prompt = ids(info_.max_chunk_rows);
+        TENON_TRY(driver_.open());
+        families_.start(*deployment_.device());
+        return add_kinds("chunk", info_.max_chunk_rows, driver_.prefill(prompt, nullptr), bandwidth,
+                         report);
+    }
+    Status add_kinds(const char* step, int32_t rows, Status ran, double bandwidth, Json* report) {
+        std::vector<OpFamily> list;
+        Status measured = families_.finish(&list);
+        TENON_TRY(std::move(ran));
+        TENON_TRY(std::move(measured));
+        Json lines = Json::array();
+        double sum = 0;
+        for (const OpFamily& f : list) {
+            Json line = timed(f.us, f.bytes, bandwidth);
+            line["name"] = f.name;
+            line["calls"] = f.calls;
+            lines.push_back(line);
+            sum += f.us;
+        }
+        (*report)["kinds"].push_back(
+            {{"step", step}, {"rows", rows}, {"sum_us", sum}, {"list", lines}});
+        return {};
+    }
+
     Status windows(int32_t rows, bool draft, double* out) {
         std::vector<double> us;
         for (int i = 0; i < kWarm + runs_; ++i) {
@@ -159,6 +204,8 @@ class SyntheticBench {
         return {};
     }
 
+    Deployment& deployment_;
+    OpFamilies& families_;
     ModelInfo info_;
     int32_t known_;  ///< ids of the tokenizer: others are no tokens to Engram
     ModelRequest request_;
@@ -189,6 +236,18 @@ void print(const Json& report) {
         }
         std::printf("\n");
     }
+    for (const Json& k : report["kinds"]) {
+        std::printf("%s of %d rows by kind of call: %.1f us in all\n",
+                    k["step"].get<std::string>().c_str(), k["rows"].get<int>(), num(k["sum_us"]));
+        for (const Json& f : k["list"]) {
+            std::printf("  %-34s %5ld calls %11.1f us", f["name"].get<std::string>().c_str(),
+                        f["calls"].get<long>(), num(f["us"]));
+            if (num(f["bytes"]) > 0) {
+                std::printf(" %10.1f us floor %4.0f %%", num(f["floor_us"]), num(f["share"]) * 100);
+            }
+            std::printf("\n");
+        }
+    }
     std::printf(
         "floor = weight bytes of the step (experts: expected number of distinct ones) / copy "
         "bandwidth; state and Engram rows are left out.\n");
@@ -198,9 +257,11 @@ void print(const Json& report) {
 
 int bench_synthetic(const BenchArgs& args) {
     HostServices host;
+    OpFamilies families(host, std::min(args.runs, 5));
     Deployment d(host);
     d.quiet();
     d.synthetic();
+    d.set_tap(&families);
     Json report = Json::object();
     bool loaded = false;
     const auto work = [&]() -> Status {
@@ -226,7 +287,7 @@ int bench_synthetic(const BenchArgs& args) {
         double bandwidth = 0;
         TENON_TRY(copy_bandwidth(*d.device(), host, &bandwidth));
         report["copy_bytes_per_s"] = bandwidth;
-        return SyntheticBench(d, host, args.runs).run(bytes, bandwidth, &report);
+        return SyntheticBench(d, families, host, args.runs).run(bytes, bandwidth, &report);
     };
     const Status status = guard(work);
     if (!status.ok()) {

@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
     bench
         ->add_option("--synthetic", bench_args.synthetic,
                      "folder written by models/synthetic/make.py: times of windows, draft passes "
-                     "and chunks at a real geometry, with made-up weights")
+                     "and chunks at a real geometry, with made-up weights, also by kind of call")
         ->excludes("--scenario");
     bench
         ->add_option("--prompt-tokens", bench_args.prompt_tokens,

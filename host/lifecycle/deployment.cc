@@ -397,6 +397,17 @@ Status Deployment::check_fit() {
         memory_.table());
 }
 
+void Deployment::put_tap() {
+    for (OpTable*& table : op_tables_) {
+        tapped_ops_.push_back(std::make_unique<TappedOps>(*table, *tap_));
+        table = tapped_ops_.back().get();
+    }
+    for (QuantFormat*& format : formats_) {
+        tapped_formats_.push_back(std::make_unique<TappedFormat>(*format, *tap_));
+        format = tapped_formats_.back().get();
+    }
+}
+
 Status Deployment::load() {
     exit_code_ = kExitFit;
     const int64_t guard_bytes = profile_.bag("memory").integer("min_available");
@@ -408,6 +419,9 @@ Status Deployment::load() {
     exit_code_ = kExitPeer;
     SingleRendezvous rendezvous;
     TENON_TRY_CTX(transport_->connect(rendezvous, *device_, communicator_.out()), "transport");
+    if (tap_ != nullptr) {
+        put_tap();
+    }
     ModelServices services;
     services.host = &host_;
     services.device = device_;

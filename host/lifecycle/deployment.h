@@ -13,6 +13,7 @@
 #include "host/profile/profile.h"
 #include "host/services/host_services.h"
 #include "tenon/constraint.h"
+#include "tenon/tap.h"
 
 namespace tenon {
 
@@ -47,6 +48,8 @@ class Deployment {
     void quiet() { quiet_ = true; }
     /// Weights are described, not stored (`bench --synthetic`); before `plan`.
     void synthetic() { synthetic_ = true; }
+    /// Ops and products of the model pass `tap`, which outlives this object; before `load`.
+    void set_tap(CallTap* tap) { tap_ = tap; }
     /// Reads and validates the profile, loads plugins, sets the log up.
     Status open(const std::string& profile, const std::vector<std::string>& overrides);
     /// errors  unavailable: plugins or features that the profile names and this installation lacks
@@ -95,6 +98,7 @@ class Deployment {
     /// Largest value in [1, most] whose plan fits, or 0.
     Result<int64_t> largest(int64_t most, const std::function<ModelRequest(int64_t)>& request);
     Status plan_cells();
+    void put_tap();
     ModelRequest request_with(int64_t context_tokens, int32_t slots) const;
     Status plan_for(const ModelRequest& request, MemoryReport* out);
 
@@ -126,6 +130,9 @@ class Deployment {
     MemoryReport memory_;
     int64_t program_bytes_ = 0;
     Ref<Communicator> communicator_;
+    CallTap* tap_ = nullptr;
+    std::vector<std::unique_ptr<TappedOps>> tapped_ops_;
+    std::vector<std::unique_ptr<TappedFormat>> tapped_formats_;
     Ref<Model> model_;
 };
 

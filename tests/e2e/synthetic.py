@@ -8,6 +8,7 @@ Also: the folder is refused by everything that wants values, wrong descriptions 
 models/synthetic/make.py describes exactly the tensors of the released geometry that the memory plan
 asks for. Ends with 0, or 1 and the reason."""
 import json
+import math
 import os
 import struct
 import subprocess
@@ -66,6 +67,16 @@ def main():
             expect(w["bytes"] == 1e6 * r["rows"] and both["bytes"] == w["bytes"] + 5e5, f"bytes {r}")
             for t in (w, both):
                 expect(abs(t["share"] - t["bytes"] / report["copy_bytes_per_s"] * 1e6 / t["us"]) < 1e-9, f"share {t}")
+        expect([(k["step"], k["rows"]) for k in report["kinds"]] == [("window", 1), ("window", 6), ("chunk", 256)],
+               f"kinds {[(k['step'], k['rows']) for k in report['kinds']]}")
+        for k in report["kinds"]:
+            kinds = {f["name"]: f for f in k["list"]}
+            expect(abs(sum(f["us"] for f in k["list"]) - k["sum_us"]) < 1e-6 * k["sum_us"], f"sum of {k['step']}")
+            words = sum(2 * math.prod(e["shape"]) for e in entries if e["name"].startswith("head.") and e["dtype"] == "I16")
+            if k["step"] == "window":
+                expect(kinds["head"]["calls"] == 1 and kinds["head"]["bytes"] >= words,
+                       f"head {kinds['head']}, its words alone have {words} bytes")
+            expect({"norm.rms", "attn.sparse", "ffn.experts"} <= set(kinds), f"kinds of {k['step']}: {sorted(kinds)}")
 
         _, err = run("check", PROFILE, "--set", f'model.checkpoint="{folder}"', "--set", "model.extra_tensors=[]", "--strict", code=5)
         expect("bench --synthetic" in err, f"the refusal says: {err}")

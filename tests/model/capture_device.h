@@ -9,12 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "model/all_ops.h"
-#include "tenon/quant.h"
+#include "tenon/tap.h"
 
 namespace tenon::testing {
 
-class CaptureDevice final : public Device, public GraphCapture {
+class CaptureDevice final : public Device, public GraphCapture, public CallTap {
   public:
     explicit CaptureDevice(Device& inner) : inner_(inner) {}
 
@@ -24,14 +23,13 @@ class CaptureDevice final : public Device, public GraphCapture {
     /// `end` of the n-th capture fails, from 0.
     void fail_capture(int64_t n) { failing_ = n; }
 
-    /// Runs `work` now, or keeps it for the graph that is being captured.
-    Status run_or_keep(std::function<Status()> work) {
-        if (recording_) {
-            tape_.push_back(std::move(work));
-            return {};
-        }
-        ++eager_;
-        return work();
+    bool wants() noexcept override {
+        eager_ += recording_ ? 0 : 1;
+        return recording_;
+    }
+    Status take(TappedCall call) noexcept override {
+        tape_.push_back(std::move(call.run));
+        return {};
     }
 
     void* query(StrView facet) noexcept override {
@@ -115,139 +113,6 @@ class CaptureDevice final : public Device, public GraphCapture {
     Work tape_;
     bool recording_ = false;
     int64_t eager_ = 0, captured_ = 0, launched_ = 0, failing_ = -1;
-};
-
-/// The ops of a table, capturable.
-class CaptureOps final : public OpTable {
-  public:
-    CaptureOps(CaptureDevice& device, OpTable& inner) : inner_(inner) {
-        for (const OpEntry& e : inner.ops()) {
-            add(device, e, AllOps());
-        }
-    }
-    void* query(StrView facet) noexcept override {
-        return facet == StrView(OpTable::kFacet) ? static_cast<OpTable*>(this) : nullptr;
-    }
-    void release() noexcept override {}
-    Span<const OpEntry> ops() noexcept override { return entries_; }
-    StrView provider() noexcept override { return inner_.provider(); }
-
-  private:
-    struct Kept {
-        virtual ~Kept() = default;
-    };
-    template <class P>
-    struct Op final : Kept {
-        CaptureDevice* device = nullptr;
-        OpFn<P> inner;
-    };
-    template <class P>
-    bool add_one(CaptureDevice& device, const OpEntry& e) {
-        if (std::string_view(e.id.name) != P::kOp.name || e.id.version != P::kOp.version) {
-            return false;
-        }
-        auto op = std::make_unique<Op<P>>();
-        op->device = &device;
-        op->inner.self = e.self;
-        op->inner.fn = reinterpret_cast<Status (*)(void*, const P&, Stream&) noexcept>(e.call);
-        op->inner.supports_fn = reinterpret_cast<Status (*)(void*, const P&) noexcept>(e.supports);
-        op->inner.scratch_fn = reinterpret_cast<int64_t (*)(void*, const P&) noexcept>(e.scratch);
-        entries_.push_back(make_op<P>(
-            op.get(),
-            [](void* self, const P& p, Stream& stream) noexcept {
-                auto* o = static_cast<Op<P>*>(self);
-                return o->device->run_or_keep([o, p, &stream] { return o->inner(p, stream); });
-            },
-            e.traits,
-            [](void* self, const P& p) noexcept {
-                return static_cast<Op<P>*>(self)->inner.scratch(p);
-            },
-            [](void* self, const P& p) noexcept {
-                return static_cast<Op<P>*>(self)->inner.supports(p);
-            }));
-        kept_.push_back(std::move(op));
-        return true;
-    }
-    template <class... P>
-    void add(CaptureDevice& device, const OpEntry& e, OpList<P...>) {
-        const bool known = (add_one<P>(device, e) || ...);
-        static_cast<void>(known);  // what the model does not call is left out
-    }
-
-    OpTable& inner_;
-    std::vector<std::unique_ptr<Kept>> kept_;
-    std::vector<OpEntry> entries_;
-};
-
-/// A format whose products are capturable.
-class CaptureFormat final : public QuantFormat {
-  public:
-    CaptureFormat(CaptureDevice& device, QuantFormat& inner) : device_(device), inner_(inner) {}
-    void* query(StrView facet) noexcept override {
-        return facet == StrView(QuantFormat::kFacet) ? static_cast<QuantFormat*>(this) : nullptr;
-    }
-    void release() noexcept override {}
-    Status inspect(WeightSource& source, StrView base, QuantInfo* out) noexcept override {
-        return inner_.inspect(source, base, out);
-    }
-    Status plan_bytes(const WeightRequest& request, int64_t* out) noexcept override {
-        return inner_.plan_bytes(request, out);
-    }
-    Status load(const WeightRequest& request, QuantWeight** out) noexcept override {
-        Ref<QuantWeight> inner;
-        TENON_TRY(inner_.load(request, inner.out()));
-        *out = new Weight(device_, std::move(inner));
-        return {};
-    }
-    Status load_group(Span<const WeightRequest>, QuantGroup**) noexcept override {
-        return Status(Code::unsupported, "members are loaded one by one");
-    }
-    Status load_experts(const ExpertsRequest& request, QuantExperts** out) noexcept override {
-        Ref<QuantExperts> inner;
-        TENON_TRY(inner_.load_experts(request, inner.out()));
-        *out = new Experts(device_, std::move(inner));
-        return {};
-    }
-
-  private:
-    class Weight final : public Implements<Weight, QuantWeight> {
-      public:
-        Weight(CaptureDevice& device, Ref<QuantWeight> inner)
-            : device_(device), inner_(std::move(inner)) {}
-        QuantInfo info() noexcept override { return inner_->info(); }
-        int64_t device_bytes() noexcept override { return inner_->device_bytes(); }
-        int64_t scratch_bytes(int64_t rows, Regime regime, DType y) noexcept override {
-            return inner_->scratch_bytes(rows, regime, y);
-        }
-        Status linear(const LinearArgs& args, Stream& stream) noexcept override {
-            return device_.run_or_keep(
-                [this, args, &stream] { return inner_->linear(args, stream); });
-        }
-
-      private:
-        CaptureDevice& device_;
-        Ref<QuantWeight> inner_;
-    };
-    class Experts final : public Implements<Experts, QuantExperts> {
-      public:
-        Experts(CaptureDevice& device, Ref<QuantExperts> inner)
-            : device_(device), inner_(std::move(inner)) {}
-        int64_t device_bytes() noexcept override { return inner_->device_bytes(); }
-        int64_t scratch_bytes(int64_t rows, int32_t k, Regime regime) noexcept override {
-            return inner_->scratch_bytes(rows, k, regime);
-        }
-        Status run(const ExpertsArgs& args, Stream& stream) noexcept override {
-            return device_.run_or_keep([this, args, &stream] { return inner_->run(args, stream); });
-        }
-        void keep_f32(bool on) noexcept override { inner_->keep_f32(on); }
-
-      private:
-        CaptureDevice& device_;
-        Ref<QuantExperts> inner_;
-    };
-
-    CaptureDevice& device_;
-    QuantFormat& inner_;
 };
 
 }  // namespace tenon::testing

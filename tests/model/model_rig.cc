@@ -68,8 +68,8 @@ Status ModelRig::load_compute() {
     ops_ = facet_of<OpTable>(compute_.get());
     if (options_.graphs) {
         capture_ = std::make_unique<CaptureDevice>(*device_);
-        capture_ops_ = std::make_unique<CaptureOps>(*capture_, *ops_);
-        ops_ = capture_ops_.get();
+        tapped_ops_ = std::make_unique<TappedOps>(*ops_, *capture_);
+        ops_ = tapped_ops_.get();
     }
     counting_ = std::make_unique<CountingDevice>(capture_ ? *capture_ : *device_);
     return {};
@@ -96,8 +96,8 @@ Status ModelRig::load_formats() {
             format = wrapped_.back().get();
         }
         if (capture_) {
-            capture_formats_.push_back(std::make_unique<CaptureFormat>(*capture_, *format));
-            format = capture_formats_.back().get();
+            tapped_formats_.push_back(std::make_unique<TappedFormat>(*format, *capture_));
+            format = tapped_formats_.back().get();
         }
         formats_.push_back(format);
         format_objects_.push_back(std::move(object));

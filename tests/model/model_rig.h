@@ -178,8 +178,8 @@ class ModelRig {
     std::vector<Ref<Object>> format_objects_;
     Device* device_ = nullptr;
     std::unique_ptr<CaptureDevice> capture_;
-    std::unique_ptr<CaptureOps> capture_ops_;
-    std::vector<std::unique_ptr<CaptureFormat>> capture_formats_;
+    std::unique_ptr<TappedOps> tapped_ops_;
+    std::vector<std::unique_ptr<TappedFormat>> tapped_formats_;
     std::unique_ptr<CountingDevice> counting_;
     std::vector<StrView> fusions_off_;
     std::vector<std::unique_ptr<UnroundedExperts>> wrapped_;
