@@ -64,5 +64,5 @@ function(tenon_test_plugin name)
   endforeach()
   add_test(NAME conformance.${name}
       COMMAND tenon::conformance --plugin $<TARGET_FILE:${name}> ${options})
-  set_tests_properties(conformance.${name} PROPERTIES LABELS conformance TIMEOUT 300)
+  set_tests_properties(conformance.${name} PROPERTIES LABELS conformance TIMEOUT 900)
 endfunction()
