@@ -11,6 +11,7 @@ namespace tenon::cpu {
 
 namespace {
 
+template <bool kSimd>
 Status store(void* self, const CacheStore& p, Stream&) noexcept {
     TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
@@ -28,7 +29,8 @@ Status store(void* self, const CacheStore& p, Stream&) noexcept {
                 ctx.fault();
                 continue;
             }
-            store_row(format, p.quantiser, p.x.row<uint16_t>(t), n, dst.codes, dst.scales);
+            store_row(row_quantiser<kSimd>(), format, p.quantiser, p.x.row<uint16_t>(t), n,
+                      dst.codes, dst.scales);
         }
     });
     return {};
@@ -37,7 +39,8 @@ Status store(void* self, const CacheStore& p, Stream&) noexcept {
 }  // namespace
 
 void add_cache_store(Registry& r) {
-    r.add<CacheStore>(&store, Exactness::exact);
+    r.add_best<CacheStore>(&store<false>, simd_quantiser() != nullptr ? &store<true> : nullptr,
+                           Exactness::exact);
 }
 
 }  // namespace tenon::cpu

@@ -5,6 +5,7 @@
 #include "draft/step.h"
 #include "engram/gate.h"
 #include "index/score.h"
+#include "kvq/quantise.h"
 #include "linear/plain.h"
 #include "mhc/mix.h"
 #include "norm/rms.h"
@@ -26,6 +27,9 @@ OpCall<EngramGate> engram_gate_simd() {
     return nullptr;
 }
 OpCall<IndexScore> index_score_simd() {
+    return nullptr;
+}
+const RowQuantiser* simd_quantiser() {
     return nullptr;
 }
 OpCall<LinearPlain> linear_plain_simd() {

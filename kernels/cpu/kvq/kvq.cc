@@ -11,19 +11,21 @@ namespace tenon::cpu {
 
 namespace {
 
+template <bool kSimd>
 Status quantize(void* self, const KvqQuantize& p, Stream&) noexcept {
     TENON_TRY(check_op(p));
     const int64_t T = rows_of(p.x);
     const int64_t n = dim(p.x, 1);
+    const RowQuantiser& quantiser = row_quantiser<kSimd>();
     const bool packs = !p.codes.null() || !p.scales.null();
     share(context(self), T, 1, n * 6, [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t t = begin; t < end; ++t) {
             const uint16_t* x = p.x.row<uint16_t>(t);
             if (packs) {  // before `values`, which may be x
-                pack_row(p.format, x, n, p.codes.row<uint8_t>(t), p.scales.row<uint8_t>(t));
+                quantiser.pack(p.format, x, n, p.codes.row<uint8_t>(t), p.scales.row<uint8_t>(t));
             }
             if (!p.values.null()) {
-                quantise_row(p.format, x, n, p.values.row<uint16_t>(t));
+                quantiser.values(p.format, x, n, p.values.row<uint16_t>(t));
             }
         }
     });
@@ -54,7 +56,9 @@ Status dequantize(void* self, const KvqDequantize& p, Stream&) noexcept {
 }  // namespace
 
 void add_kvq(Registry& r) {
-    r.add<KvqQuantize>(&quantize, Exactness::exact);
+    r.add_best<KvqQuantize>(&quantize<false>,
+                            simd_quantiser() != nullptr ? &quantize<true> : nullptr,
+                            Exactness::exact);
     r.add<KvqDequantize>(&dequantize, Exactness::exact);
 }
 

@@ -23,11 +23,13 @@ constexpr int64_t group_of(RowFormat f) {
     return f == RowFormat::q4e ? 16 : 32;
 }
 
-float scale_value(RowFormat f, uint8_t scale) {
+}  // namespace
+
+float quantiser_scale_value(RowFormat f, uint8_t scale) {
     return f == RowFormat::q4e ? e4m3_to_f32(scale) : e8m0_to_f32(scale);
 }
 
-uint8_t scale_of(RowFormat f, float amax) {
+uint8_t quantiser_scale(RowFormat f, float amax) {
     switch (f) {
         case RowFormat::q8:
             return e8m0_ceil(std::max(amax, kLeastQ8) * kReciprocal448);
@@ -38,14 +40,16 @@ uint8_t scale_of(RowFormat f, float amax) {
     }
 }
 
+namespace {
+
 // One code a value, not packed yet.
 uint8_t quantise_group(RowFormat f, const uint16_t* x, int64_t n, uint8_t* code) {
     float amax = 0;
     for (int64_t i = 0; i < n; ++i) {
         amax = std::max(amax, std::fabs(bf16_to_f32(x[i])));  // a NaN leaves amax as it is
     }
-    const uint8_t scale = scale_of(f, amax);
-    const float s = scale_value(f, scale);
+    const uint8_t scale = quantiser_scale(f, amax);
+    const float s = quantiser_scale_value(f, scale);
     for (int64_t i = 0; i < n; ++i) {
         const float q = bf16_to_f32(x[i]) / s;
         code[i] = f == RowFormat::q8 ? f32_to_e4m3(q) : f32_to_e2m1(q);
@@ -56,8 +60,6 @@ uint8_t quantise_group(RowFormat f, const uint16_t* x, int64_t n, uint8_t* code)
 float code_value(RowFormat f, uint8_t code) {
     return f == RowFormat::q8 ? e4m3_to_f32(code) : e2m1_to_f32(code);
 }
-
-}  // namespace
 
 void pack_row(RowFormat format, const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales) {
     const int64_t group = group_of(format);
@@ -79,11 +81,19 @@ void quantise_row(RowFormat format, const uint16_t* x, int64_t n, uint16_t* valu
     const int64_t group = group_of(format);
     uint8_t code[kLargestGroup];
     for (int64_t g = 0; g < n / group; ++g) {
-        const float s = scale_value(format, quantise_group(format, x + g * group, group, code));
+        const float s =
+            quantiser_scale_value(format, quantise_group(format, x + g * group, group, code));
         for (int64_t i = 0; i < group; ++i) {
             values[g * group + i] = f32_to_bf16(code_value(format, code[i]) * s);
         }
     }
+}
+
+}  // namespace
+
+const RowQuantiser& reference_quantiser() {
+    static constexpr RowQuantiser kReference{&pack_row, &quantise_row};
+    return kReference;
 }
 
 void unpack_row(RowFormat format, const uint8_t* codes, const uint8_t* scales, int64_t n,
@@ -101,16 +111,16 @@ void unpack_row(RowFormat format, const uint8_t* codes, const uint8_t* scales, i
         const uint8_t code = format == RowFormat::q8
                                  ? codes[i]
                                  : static_cast<uint8_t>(codes[i / 2] >> (4 * (i & 1)) & 15);
-        out[i] = code_value(format, code) * scale_value(format, scales[i / group]);
+        out[i] = code_value(format, code) * quantiser_scale_value(format, scales[i / group]);
     }
 }
 
-void store_row(RowFormat format, RowFormat quantiser, const uint16_t* x, int64_t n, uint8_t* codes,
-               uint8_t* scales) {
+void store_row(const RowQuantiser& quantiser, RowFormat format, RowFormat values, const uint16_t* x,
+               int64_t n, uint8_t* codes, uint8_t* scales) {
     if (format == RowFormat::bf16) {
-        quantise_row(quantiser, x, n, reinterpret_cast<uint16_t*>(codes));
+        quantiser.values(values, x, n, reinterpret_cast<uint16_t*>(codes));
     } else {
-        pack_row(format, x, n, codes, scales);
+        quantiser.pack(format, x, n, codes, scales);
     }
 }
 

@@ -13,6 +13,7 @@ namespace tenon::cpu {
 
 namespace {
 
+template <bool kSimd>
 Status store(void* self, const WindowStore& p, Stream&) noexcept {
     TENON_TRY(check_op(p));
     const int64_t T = p.rows.T;
@@ -27,8 +28,8 @@ Status store(void* self, const WindowStore& p, Stream&) noexcept {
         share(ctx, seg.rows - first, 8, D * 6, [&](int64_t begin, int64_t end, int32_t) {
             for (int64_t j = first + begin; j < first + end; ++j) {
                 const StoredRow dst = ring_row(p.ring, seg.slot, seg.pos0 + j);
-                store_row(p.ring.format, RowFormat::q8, p.kv.row<uint16_t>(seg.row0 + j), D,
-                          dst.codes, dst.scales);
+                store_row(row_quantiser<kSimd>(), p.ring.format, RowFormat::q8,
+                          p.kv.row<uint16_t>(seg.row0 + j), D, dst.codes, dst.scales);
             }
         });
     }
@@ -38,7 +39,8 @@ Status store(void* self, const WindowStore& p, Stream&) noexcept {
 }  // namespace
 
 void add_window_store(Registry& r) {
-    r.add<WindowStore>(&store, Exactness::exact);
+    r.add_best<WindowStore>(&store<false>, simd_quantiser() != nullptr ? &store<true> : nullptr,
+                            Exactness::exact);
 }
 
 }  // namespace tenon::cpu
