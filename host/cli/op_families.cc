@@ -18,20 +18,33 @@ constexpr int64_t kMostRepeats = 32;
 
 template <class F>
 Status OpFamilies::time(Stream& stream, F&& work, double* us) {
+    auto* graphs = facet_of<GraphCapture>(device_);
+    Ref<GraphCapture::Graph> graph;
     std::vector<double> all;
     int64_t repeats = 1;
-    TENON_TRY(device_->synchronize(stream));
-    for (int i = 0; i <= runs_; ++i) {
-        const int64_t begin = host_.now_us();
+    const auto enqueue = [&]() -> Status {
         for (int64_t r = 0; r < repeats; ++r) {
             TENON_TRY(work());
         }
+        return {};
+    };
+    TENON_TRY(device_->synchronize(stream));
+    for (int i = 0; i <= runs_; ++i) {
+        const int64_t begin = host_.now_us();
+        TENON_TRY(graph ? graph->launch(stream) : enqueue());
         TENON_TRY(device_->synchronize(stream));
         const int64_t spent = host_.now_us() - begin;
-        if (i == 0) {
-            repeats = std::clamp<int64_t>(kLongUs / std::max<int64_t>(spent, 1), 1, kMostRepeats);
-        } else {
+        if (i > 0) {
             all.push_back(static_cast<double>(spent) / static_cast<double>(repeats));
+            continue;
+        }
+        repeats = std::clamp<int64_t>(kLongUs / std::max<int64_t>(spent, 1), 1, kMostRepeats);
+        if (graphs != nullptr) {  // else short kernels take as long as their launches
+            TENON_TRY(graphs->begin(stream));
+            Status enqueued = guard(enqueue);
+            Status ended = graphs->end(stream, graph.out());
+            TENON_TRY(std::move(enqueued));
+            TENON_TRY(std::move(ended));
         }
     }
     *us = median(all);

@@ -3,6 +3,7 @@
 #include "host/engine/engine_loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <limits>
 #include <mutex>
@@ -210,9 +211,10 @@ struct EngineLoop::Impl {
     std::atomic<bool> stopping{false};
     std::thread thread;
 
-    std::mutex mutex;  // guards warm, warm_status
-    std::condition_variable warmed;
+    std::mutex mutex;  // guards warm, warm_status, ended
+    std::condition_variable warmed, left;
     bool warm = false;
+    bool ended = false;  // the engine's thread is about to
     Status warm_status;
 };
 
@@ -253,6 +255,9 @@ void EngineLoop::Impl::run() {
     if (ok) {
         serve();
     }
+    const std::lock_guard<std::mutex> lock(mutex);
+    ended = true;
+    left.notify_all();
 }
 
 void EngineLoop::Impl::serve() {
@@ -377,6 +382,12 @@ void EngineLoop::stop() noexcept {
     i.core.cancel_all(CancelReason::shutdown);
     i.wake->signal();
     if (i.thread.joinable()) {
+        std::unique_lock<std::mutex> lock(i.mutex);
+        const std::chrono::microseconds limit(kShutdownUs);
+        if (!i.left.wait_for(lock, limit, [&i] { return i.ended; })) {
+            i.model.abort();  // a device that does not end its step
+        }
+        lock.unlock();
         i.thread.join();
         i.core.settle();
     }

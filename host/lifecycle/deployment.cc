@@ -419,7 +419,7 @@ Status Deployment::load() {
     exit_code_ = kExitPeer;
     SingleRendezvous rendezvous;
     TENON_TRY_CTX(transport_->connect(rendezvous, *device_, communicator_.out()), "transport");
-    if (tap_ != nullptr) {
+    if (tap_ != nullptr && tapped_ops_.empty()) {
         put_tap();
     }
     ModelServices services;

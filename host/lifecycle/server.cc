@@ -173,7 +173,7 @@ class Server {
     void check_stall() const {
         EngineStats stats;
         engine_->stats(&stats);
-        if (stats.running == 0 || stats.last_step_age_us < kStallUs) {
+        if (stats.running + stats.waiting == 0 || stats.last_step_age_us < kStallUs) {
             return;
         }
         log_line(LogLevel::error, "serve",

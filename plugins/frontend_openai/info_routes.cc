@@ -70,7 +70,7 @@ Health health_of(const EngineStats& stats, bool is_draining) {
     if (stats.state == EngineState::loading) {
         return {503, "loading"};
     }
-    if (stats.running > 0 && stats.last_step_age_us > kStallUs) {
+    if (stats.running + stats.waiting > 0 && stats.last_step_age_us > kStallUs) {
         return {503, "stalled"};
     }
     return {200, "ok"};

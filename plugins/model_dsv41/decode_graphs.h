@@ -57,7 +57,7 @@ class DecodeGraphs {
     template <class F>
     Status capture(size_t number, F&& enqueue) {
         TENON_TRY(capture_->begin(*stream_));
-        Status enqueued = enqueue();
+        Status enqueued = guard(enqueue);  // a capture that was begun must be ended
         Ref<Graph> graph;
         Status ended = capture_->end(*stream_, graph.out());
         TENON_TRY(std::move(enqueued));

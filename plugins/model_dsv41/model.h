@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "decode_graphs.h"
@@ -134,6 +135,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     // Decode work from graphs (model_graphs.cc).
     void init_graphs();
     Status capture_graphs();
+    Status capture(size_t number, const std::function<Status()>& enqueue);
     RowGroup padded_windows(int64_t rows) const;
     Status enqueue_sampling(const RowGroup& group);
     Status replay_backbone();

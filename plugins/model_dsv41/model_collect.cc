@@ -9,16 +9,18 @@ namespace tenon::dsv41 {
 namespace {
 
 constexpr int64_t kPollUs = 50'000;
+constexpr int64_t kStepLimitUs = 600'000'000;  ///< longer than any step of any device
 
 }  // namespace
 
 Status Dsv41Model::wait_event(Event& event) {
+    const int64_t limit = host_->now_us() + kStepLimitUs;
     for (;;) {
         if (aborted_.load(std::memory_order_relaxed)) {
             return error(Code::peer, "aborted while waiting for the device");
         }
         Status status = event.wait(kPollUs);
-        if (status.code() != Code::deadline) {
+        if (status.code() != Code::deadline || host_->now_us() > limit) {
             return status;
         }
     }
@@ -184,8 +186,13 @@ Status Dsv41Model::collect_done() {
 
 /// A step whose results nobody asked for ends here, so that lengths stay right.
 Status Dsv41Model::finish_open_step() {
-    if (!step_.open || !step_.sampled) {
+    if (!step_.open) {
         return {};
+    }
+    if (!step_.sampled) {
+        // It failed, or its masks never came: what it enqueued still reads the pinned inputs.
+        step_.open = false;
+        return device_->synchronize(*stream_);
     }
     return collect_done();
 }

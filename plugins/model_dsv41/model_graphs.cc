@@ -14,6 +14,12 @@ void Dsv41Model::init_graphs() {
     if (capture == nullptr || parts_.ranks.world > 1) {
         return;
     }
+    if (!ops_[0].unsafe_in_graphs.empty()) {
+        host_->log(
+            LogLevel::info, "dsv41",
+            format("decode runs without graphs: {} may not be captured", ops_[0].unsafe_in_graphs));
+        return;
+    }
     const ModelConfig& c = parts_.config;
     const int64_t context = parts_.shape.context_tokens;
     GraphSizes sizes;
@@ -47,51 +53,62 @@ RowGroup Dsv41Model::padded_windows(int64_t rows) const {
     return g;
 }
 
+/// Run once as it is, so that everything it needs is loaded; captured; and launched once, which
+/// brings the graph to the device. All rows are dead: nothing but scratch changes.
+Status Dsv41Model::capture(size_t number, const std::function<Status()>& enqueue) {
+    TENON_TRY(enqueue());
+    TENON_TRY(graphs_.capture(number, enqueue));
+    return graphs_.launch(number);
+}
+
 Status Dsv41Model::capture_graphs() {
-    if (!graphs_.exist()) {
+    if (!graphs_.exist() || graphs_.ready()) {
         return {};
     }
     const GraphSizes& sizes = graphs_.sizes();
     const int64_t start = host_->now_us();
+    const int64_t free = device_->info().bytes_free;
     forward_.set_tracer(nullptr);
     active_region_ = kWindowRegion;
     const auto all = [&]() -> Status {
+        take_inputs();
+        TENON_TRY(window_block_.upload(*device_, *stream_));
         for (size_t r = 0; r < sizes.rows.size(); ++r) {
             window_group_ = padded_windows(sizes.rows[r]);
             for (size_t v = 0; v < sizes.visible.size(); ++v) {
                 window_group_.visible_end = sizes.visible[v];
                 for (int32_t s = 0; s < sizes.stretches; ++s) {
-                    TENON_TRY(graphs_.capture(graphs_.backbone(s, r, v), [&] {
-                        return forward_.stretch(s, window_group_, this);
-                    }));
+                    TENON_TRY(capture(graphs_.backbone(s, r, v),
+                                      [&] { return forward_.stretch(s, window_group_, this); }));
                 }
             }
-            TENON_TRY(graphs_.capture(graphs_.sampling(r),
-                                      [&] { return enqueue_sampling(window_group_); }));
+            TENON_TRY(
+                capture(graphs_.sampling(r), [&] { return enqueue_sampling(window_group_); }));
         }
         for (size_t n = 0; n < sizes.streams.size(); ++n) {
-            TENON_TRY(graphs_.capture(graphs_.drafts(n), [&] {
+            TENON_TRY(capture(graphs_.drafts(n), [&] {
                 Rows window = padded_windows(sizes.rows.back()).rows;
                 window.S = sizes.streams[n];
                 window.seg = window.seg.rows(0, window.S);
                 return draft_pass(window, inputs_.draft_params.device.rows(0, window.S));
             }));
         }
-        return {};
+        return device_->synchronize(*stream_);
     };
     capturing_ = true;
-    const Status captured = all();
+    const Status captured = guard(all);
     capturing_ = false;
     if (!captured.ok()) {
         host_->log(LogLevel::warn, "dsv41",
                    format("decode runs without graphs: {}", captured.message()));
         graphs_.drop();
-        return {};
+        return device_->synchronize(*stream_);
     }
     graphs_.set_ready();
     host_->log(LogLevel::info, "dsv41",
-               format("graphs captured count={} rows={} ms={}", graphs_.count(), sizes.rows.back(),
-                      (host_->now_us() - start) / 1000));
+               format("graphs captured count={} rows={} ms={} device_bytes={}", graphs_.count(),
+                      sizes.rows.back(), (host_->now_us() - start) / 1000,
+                      free - device_->info().bytes_free));
     return {};
 }
 

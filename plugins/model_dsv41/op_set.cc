@@ -4,68 +4,76 @@
 
 namespace tenon::dsv41 {
 
-namespace {
-
-template <class P>
-void bind_fusion(OpBinder& binder, OpFn<P>* op, Regime regime, std::string* fusions) {
-    if (binder.bind_optional(op, regime)) {
-        *fusions += (fusions->empty() ? "" : " ") + std::string(P::kOp.name);
-    }
-}
-
-}  // namespace
-
 void OpSet::bind(OpBinder& binder, Regime regime, std::string* fusions) {
-    binder.bind(&rows_gather, regime);
-    binder.bind(&rows_digest, regime);
-    binder.bind(&embed_gather, regime);
-    binder.bind(&norm_rms, regime);
-    binder.bind(&mhc_mix, regime);
-    binder.bind(&mhc_collapse, regime);
-    binder.bind(&mhc_expand, regime);
-    binder.bind(&mhc_mean, regime);
-    binder.bind(&linear_plain, regime);
-    binder.bind(&route_topk, regime);
-    binder.bind(&rope_angles, regime);
-    binder.bind(&rope_turn, regime);
-    binder.bind(&kvq_quantize, regime);
-    binder.bind(&kvq_dequantize, regime);
-    binder.bind(&window_store, regime);
-    binder.bind(&cache_store, regime);
-    binder.bind(&compress_pool, regime);
-    binder.bind(&index_score, regime);
-    binder.bind(&index_blocks, regime);
-    binder.bind(&index_topk, regime);
-    binder.bind(&attn_sparse, regime);
-    binder.bind(&engram_decode, regime);
-    binder.bind(&engram_gate, regime);
-    binder.bind(&sample_draw, regime);
-    binder.bind(&sample_logprobs, regime);
-    binder.bind(&sample_count, regime);
-    binder.bind(&spec_verify, regime);
-    binder.bind(&draft_rows, regime);
-    binder.bind(&draft_step, regime);
-    binder.bind(&draft_pick, regime);
-    binder.bind(&draft_confidence, regime);
-    binder.bind(&pages_copy, regime);
-    binder.bind_optional(&pages_pack, regime);
-    binder.bind_optional(&pages_unpack, regime);
-    binder.bind_optional(&state_save, regime);
-    binder.bind_optional(&state_load, regime);
+    const auto note = [&]<class P>(const OpFn<P>& op) {
+        if (op && !op.traits.graph_safe && unsafe_in_graphs.empty()) {
+            unsafe_in_graphs = P::kOp.name;
+        }
+    };
+    const auto must = [&](auto& op) {
+        binder.bind(&op, regime);
+        note(op);
+    };
+    const auto may = [&](auto& op) {
+        binder.bind_optional(&op, regime);
+        note(op);
+    };
+    const auto fusion = [&]<class P>(OpFn<P>& op) {
+        if (binder.bind_optional(&op, regime)) {
+            *fusions += (fusions->empty() ? "" : " ") + std::string(P::kOp.name);
+        }
+        note(op);
+    };
+    must(rows_gather);
+    must(rows_digest);
+    must(embed_gather);
+    must(norm_rms);
+    must(mhc_mix);
+    must(mhc_collapse);
+    must(mhc_expand);
+    must(mhc_mean);
+    must(linear_plain);
+    must(route_topk);
+    must(rope_angles);
+    must(rope_turn);
+    must(kvq_quantize);
+    must(kvq_dequantize);
+    must(window_store);
+    must(cache_store);
+    must(compress_pool);
+    must(index_score);
+    must(index_blocks);
+    must(index_topk);
+    must(attn_sparse);
+    must(engram_decode);
+    must(engram_gate);
+    must(sample_draw);
+    must(sample_logprobs);
+    must(sample_count);
+    must(spec_verify);
+    must(draft_rows);
+    must(draft_step);
+    must(draft_pick);
+    must(draft_confidence);
+    must(pages_copy);
+    may(pages_pack);
+    may(pages_unpack);
+    may(state_save);
+    may(state_load);
 
-    bind_fusion(binder, &mhc_reduce_expand, regime, fusions);
-    bind_fusion(binder, &mhc_mix_collapse_norm, regime, fusions);
-    bind_fusion(binder, &mhc_collapse_norm, regime, fusions);
-    bind_fusion(binder, &mhc_seam, regime, fusions);
-    bind_fusion(binder, &route_gate_topk, regime, fusions);
-    bind_fusion(binder, &attn_qkv_prep, regime, fusions);
-    bind_fusion(binder, &attn_sparse_turn, regime, fusions);
-    bind_fusion(binder, &compress_emit, regime, fusions);
-    bind_fusion(binder, &index_key_emit, regime, fusions);
-    bind_fusion(binder, &index_query_prep, regime, fusions);
-    bind_fusion(binder, &index_select, regime, fusions);
-    bind_fusion(binder, &engram_reduce_gate, regime, fusions);
-    bind_fusion(binder, &draft_markov, regime, fusions);
+    fusion(mhc_reduce_expand);
+    fusion(mhc_mix_collapse_norm);
+    fusion(mhc_collapse_norm);
+    fusion(mhc_seam);
+    fusion(route_gate_topk);
+    fusion(attn_qkv_prep);
+    fusion(attn_sparse_turn);
+    fusion(compress_emit);
+    fusion(index_key_emit);
+    fusion(index_query_prep);
+    fusion(index_select);
+    fusion(engram_reduce_gate);
+    fusion(draft_markov);
 }
 
 }  // namespace tenon::dsv41

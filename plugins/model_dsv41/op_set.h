@@ -78,6 +78,8 @@ struct OpSet {
     OpFn<EngramReduceGate> engram_reduce_gate;
     OpFn<DraftMarkov> draft_markov;
 
+    std::string unsafe_in_graphs;  ///< first bound op that may not be captured; empty: none
+
     /// Binds everything for `regime`; ids of the bound fusions are appended to `fusions`.
     void bind(OpBinder& binder, Regime regime, std::string* fusions);
 };

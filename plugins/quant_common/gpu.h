@@ -15,6 +15,7 @@ inline Status gpu_status(cudaError_t result, StrView what) {
     if (result == cudaSuccess) {
         return {};
     }
+    static_cast<void>(cudaGetLastError());  // said here: no later launch may find it
     return error(Code::device, "{}: {}: {}", what, cudaGetErrorName(result),
                  cudaGetErrorString(result));
 }

@@ -22,12 +22,17 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
     int64_t launched() const { return launched_; }
     /// `end` of the n-th capture fails, from 0.
     void fail_capture(int64_t n) { failing_ = n; }
+    /// The n-th call that a capture keeps fails, from 0.
+    void fail_call(int64_t n) { failing_call_ = n; }
 
     bool wants() noexcept override {
         eager_ += recording_ ? 0 : 1;
         return recording_;
     }
     Status take(TappedCall call) noexcept override {
+        if (kept_++ == failing_call_) {
+            return Status(Code::device, "a call fails, as the test wants it to");
+        }
         tape_.push_back(std::move(call.run));
         return {};
     }
@@ -68,7 +73,8 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
                           : inner_.record(event, stream);
     }
     Status wait(Stream& stream, Event& event) noexcept override {
-        return inner_.wait(stream, event);
+        return recording_ ? Status(Code::internal, "wait for an event during capture")
+                          : inner_.wait(stream, event);
     }
     Status synchronize(Stream& stream) noexcept override {
         return recording_ ? Status(Code::internal, "synchronisation during capture")
@@ -77,6 +83,9 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
     uint64_t fault_count() noexcept override { return inner_.fault_count(); }
 
     Status begin(Stream&) noexcept override {
+        if (recording_) {
+            return Status(Code::internal, "capture within a capture");
+        }
         recording_ = true;
         tape_.clear();
         return {};
@@ -113,6 +122,7 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
     Work tape_;
     bool recording_ = false;
     int64_t eager_ = 0, captured_ = 0, launched_ = 0, failing_ = -1;
+    int64_t kept_ = 0, failing_call_ = -1;
 };
 
 }  // namespace tenon::testing

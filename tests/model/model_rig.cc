@@ -68,7 +68,7 @@ Status ModelRig::load_compute() {
     ops_ = facet_of<OpTable>(compute_.get());
     if (options_.graphs) {
         capture_ = std::make_unique<CaptureDevice>(*device_);
-        tapped_ops_ = std::make_unique<TappedOps>(*ops_, *capture_);
+        tapped_ops_ = std::make_unique<TappedOps>(*ops_, *capture_, true);
         ops_ = tapped_ops_.get();
     }
     counting_ = std::make_unique<CountingDevice>(capture_ ? *capture_ : *device_);

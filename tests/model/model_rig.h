@@ -104,6 +104,7 @@ class ModelRig {
     Model& model() { return *model_; }
     Device& device() { return *device_; }
     CaptureDevice& capture() { return *capture_; }  ///< with RigOptions::graphs
+    TappedOps& tapped_ops() { return *tapped_ops_; }
     /// Bytes that the model allocated, by tag.
     const std::map<std::string, int64_t>& allocated() const { return counting_->bytes(); }
     /// Window rings, draft rings and raw pairs of all slots become NaN.

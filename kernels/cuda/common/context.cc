@@ -16,6 +16,8 @@ Status cuda_status(cudaError_t result, const char* what) noexcept {
     if (result == cudaSuccess) {
         return {};
     }
+    // Said here, so nobody else's: `launched` must not find it again. A lost device stays lost.
+    static_cast<void>(cudaGetLastError());
     return guard([&] {
         return error(result == cudaErrorMemoryAllocation ? Code::does_not_fit : Code::device,
                      "{}: {} ({}): {}", what, cudaGetErrorName(result), static_cast<int>(result),

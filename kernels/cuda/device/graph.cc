@@ -58,11 +58,16 @@ Status CudaDevice::end(Stream& stream, Graph** out) noexcept {
     return guard([&]() -> Status {
         TENON_TRY(use_device(context_.device));
         cudaGraph_t graph = nullptr;
-        const cudaError_t ended = cudaStreamEndCapture(native(stream), &graph);
-        if (ended != cudaSuccess) {
-            static_cast<void>(cudaGetLastError());  // an invalid capture is not a lost device
-            return error(Code::internal, "capture: {} ({})", cudaGetErrorName(ended),
-                         static_cast<int>(ended));
+        const cudaError_t closed = cudaStreamEndCapture(native(stream), &graph);
+        // Whatever failed inside the capture belongs to it, not to the next launch.
+        const cudaError_t inside = cudaGetLastError();
+        const cudaError_t failed = closed != cudaSuccess ? closed : inside;
+        if (failed != cudaSuccess) {
+            if (graph != nullptr) {
+                static_cast<void>(cudaGraphDestroy(graph));
+            }
+            return error(Code::internal, "capture: {} ({})", cudaGetErrorName(failed),
+                         static_cast<int>(failed));
         }
         cudaGraphExec_t exec = nullptr;
         const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);

@@ -42,13 +42,13 @@ class CudaEvent final : public Implements<CudaEvent, Event> {
     ~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
 
     // A failed device counts as done: the following `wait` reports it.
-    bool done() noexcept override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+    bool done() noexcept override { return query_now() != cudaErrorNotReady; }
 
     Status wait(int64_t timeout_us) noexcept override {
         const Clock::time_point began = Clock::now();
         const Clock::time_point deadline = began + std::chrono::microseconds(timeout_us);
         for (;;) {
-            const cudaError_t result = cudaEventQuery(event_);
+            const cudaError_t result = query_now();
             if (result != cudaErrorNotReady) {
                 return cuda_status(result, "event");
             }
@@ -67,6 +67,14 @@ class CudaEvent final : public Implements<CudaEvent, Event> {
     cudaEvent_t handle() const { return event_; }
 
   private:
+    /// "Not ready" is an answer, which the next launch must not take for its error.
+    cudaError_t query_now() const {
+        const cudaError_t result = cudaEventQuery(event_);
+        if (result == cudaErrorNotReady) {
+            static_cast<void>(cudaGetLastError());
+        }
+        return result;
+    }
     cudaEvent_t event_;
 };
 

@@ -39,7 +39,9 @@ class CallTap {
 /// The ops of `inner` with a tap. Both outlive it; it outlives whoever bound its ops.
 class TappedOps final : public OpTable {
   public:
-    TappedOps(OpTable& inner, CallTap& tap) : inner_(inner), tap_(tap) {
+    /// `capturable`: the tap keeps calls for graphs, so all of them may be captured.
+    TappedOps(OpTable& inner, CallTap& tap, bool capturable = false)
+        : inner_(inner), tap_(tap), capturable_(capturable) {
         for (const OpEntry& e : inner.ops()) {
             add(e, AllOps());
         }
@@ -50,6 +52,7 @@ class TappedOps final : public OpTable {
     void release() noexcept override {}
     Span<const OpEntry> ops() noexcept override { return entries_; }
     StrView provider() noexcept override { return inner_.provider(); }
+    int64_t untapped() const { return untapped_; }
 
   private:
     struct Kept {
@@ -81,7 +84,7 @@ class TappedOps final : public OpTable {
                 return o->tap->take(
                     {P::kOp.name, 0, &stream, [o, p, &stream] { return o->inner(p, stream); }});
             },
-            e.traits,
+            traits_of(e),
             [](void* self, const P& p) noexcept {
                 return static_cast<Op<P>*>(self)->inner.scratch(p);
             },
@@ -91,18 +94,26 @@ class TappedOps final : public OpTable {
         kept_.push_back(std::move(op));
         return true;
     }
+    OpTraits traits_of(const OpEntry& e) const {
+        OpTraits traits = e.traits;
+        traits.graph_safe = traits.graph_safe || capturable_;
+        return traits;
+    }
     /// Ops of a plugin's own name space have unknown parameters and pass without a tap.
     template <class... P>
     void add(const OpEntry& e, OpList<P...>) {
         if (!(add_one<P>(e) || ...)) {
             entries_.push_back(e);
+            ++untapped_;
         }
     }
 
     OpTable& inner_;
     CallTap& tap_;
+    bool capturable_;
     std::vector<std::unique_ptr<Kept>> kept_;
     std::vector<OpEntry> entries_;
+    int64_t untapped_ = 0;
 };
 
 /// A format whose products pass a tap; groups too. Both outlive it and what it loads.
@@ -156,6 +167,10 @@ class TappedFormat final : public QuantFormat {
       public:
         Weight(CallTap& tap, std::string name, Ref<QuantWeight> inner)
             : tap_(tap), name_(std::move(name)), inner_(std::move(inner)) {}
+        void* query(StrView facet) noexcept override {
+            void* own = Implements<Weight, QuantWeight>::query(facet);
+            return own != nullptr ? own : inner_->query(facet);
+        }
         QuantInfo info() noexcept override { return inner_->info(); }
         int64_t device_bytes() noexcept override { return inner_->device_bytes(); }
         int64_t scratch_bytes(int64_t rows, Regime regime, DType y) noexcept override {
