@@ -462,7 +462,11 @@ Status EngineLoop::submit(const RequestDesc& desc, ReplySink** out) noexcept {
                 request->unref();
             }
             const Status why = i.refusal();
-            return why.ok() ? Status(Code::unavailable, "queue full") : why.copy();
+            return why.ok() ? error(Code::unavailable,
+                                    "queue full: {} requests came since the last step, {} replies "
+                                    "may run or wait",
+                                    before, limit)
+                            : why.copy();
         }
         i.wake->signal();
         *out = request;

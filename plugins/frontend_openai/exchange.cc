@@ -2,9 +2,8 @@
 // Response heads, fixed bodies and chunked streams.
 #include "exchange.h"
 
-#include <sys/random.h>
-
 #include <ctime>
+#include <random>
 
 namespace tenon::http {
 
@@ -29,18 +28,11 @@ std::string http_date() {
 
 std::string random_text(int length) {
     static constexpr char kAlphabet[] = "abcdefghijklmnopqrstuvwxyz0123456789";
-    unsigned char bytes[64] = {};
+    std::random_device system;
+    std::uniform_int_distribution<size_t> choice(0, sizeof kAlphabet - 2);
     std::string out;
-    while (static_cast<int>(out.size()) < length) {
-        if (::getrandom(bytes, sizeof bytes, 0) < 0) {
-            continue;  // interrupted
-        }
-        for (const unsigned char byte : bytes) {
-            // 252 = 7 × 36: bytes above would favour some characters.
-            if (byte < 252 && static_cast<int>(out.size()) < length) {
-                out += kAlphabet[byte % 36];
-            }
-        }
+    for (int i = 0; i < length; ++i) {
+        out += kAlphabet[choice(system)];
     }
     return out;
 }
