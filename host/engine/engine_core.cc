@@ -22,6 +22,10 @@ MirrorConfig mirror_config(const PlannerConfig& c) {
     m.window_rows = c.window_rows;
     m.chunk_rows = c.chunk_rows;
     m.snapshot_cells = c.snapshot_cells;
+    m.staging_areas = c.spill.areas;
+    m.staging_pages = c.spill.areas > 0
+                          ? static_cast<int32_t>(piece_pages(c.spill.area_bytes, c.info.page_bytes))
+                          : 0;
     m.group_epoch = c.group_epoch;
     return m;
 }
@@ -45,6 +49,8 @@ EngineCore::EngineCore(const CoreParts& parts, const PlannerConfig& planner,
       metrics_(parts.metrics),
       queue_(parts.queue),
       recorder_(parts.recorder),
+      staging_(facet_of<ModelStaging>(&parts.model)),
+      spill_(parts.spill),
       info_(planner.info),
       config_(planner),
       planner_(planner, overlays, parts.host),
@@ -59,10 +65,13 @@ EngineCore::EngineCore(const CoreParts& parts, const PlannerConfig& planner,
     windows_.reserve(slots);
     drafts_.reserve(slots);
     chunks_.reserve(plan::kMaxChunks);
+    jobs_.reserve(static_cast<size_t>(planner.spill.areas));
+    spill_events_.reserve(4 * kSpillJobs);
     tokens_.reserve(slots * plan::kMaxWindowRows);
     for (std::vector<uint64_t>& buffer : buffers_) {
         buffer.resize((longest_plan_bytes(planner) + 7) / 8);
     }
+    push_spill();
     publish();
 }
 
@@ -104,6 +113,7 @@ Status EngineCore::round(Round* out) {
         recorder_->on_outline(input);
     }
     planner_.outline(input);
+    push_spill();
     take_effects();
 
     FinishInput finish;
@@ -113,6 +123,7 @@ Status EngineCore::round(Round* out) {
         TENON_TRY(collect());
         finish.drafts = drafts_;
         finish.chunks = chunks_;
+        finish.jobs = jobs_;
         finish.timing = result_.timing;
     }
     finish.outcomes = outcomes_;
@@ -123,6 +134,7 @@ Status EngineCore::round(Round* out) {
     }
     StepPlan plan;
     const bool has_plan = planner_.finish(finish, &plan);
+    push_spill();
     take_effects();
     drop_ended();
     delivery_.flush();
@@ -166,6 +178,14 @@ void EngineCore::gather(OutlineInput* input) {
                  CancelReason::none, request->request_id(), nullptr});
         }
     }
+    if (flush_.load(std::memory_order_acquire) && !std::exchange(flush_seen_, true)) {
+        events_.push_back({PlannerEventKind::flush, CancelReason::none, 0, nullptr});
+    }
+    spill_events_.clear();
+    if (spill_ != nullptr) {
+        spill_->take([this](const SpillEvent& event) { spill_events_.push_back(event); });
+    }
+    input->spill = spill_events_;
     input->now_us = host_.now_us();
     input->memory_level = memory_level();
     input->events = events_;
@@ -257,6 +277,9 @@ Status EngineCore::collect() {
     if (recorder_ != nullptr) {
         recorder_->on_result(result);
     }
+    if (result.jobs.size > static_cast<uint64_t>(config_.spill.areas)) {
+        return broken(step_, "more job results than staging areas");
+    }
     if (result.chunks.size > plan::kMaxChunks) {
         return broken(step_, "more chunk results than a plan can have");
     }
@@ -265,6 +288,8 @@ Status EngineCore::collect() {
     result_.windows = windows_;
     result_.drafts = drafts_;
     result_.chunks = chunks_;
+    jobs_.assign(result.jobs.begin(), result.jobs.end());
+    result_.jobs = jobs_;
     result_.tokens = tokens_;
     result_.probe = result.probe;
     result_.timing = result.timing;
@@ -415,6 +440,39 @@ Status EngineCore::check_failures(int64_t now_us) {
                  kFailureWindow, end_text(last_failure_).kind, storage ? "table storage" : "model");
 }
 
+/// Pieces get their staging here: the planner knows no addresses.
+void EngineCore::push_spill() {
+    const SpillPlan& plan = planner_.spill();
+    for (SpillCommand command : planner_.spill_commands()) {
+        if (command.bytes > 0) {
+            const auto areas = static_cast<uint64_t>(staging_->areas());
+            command.to = staging_->area(static_cast<int32_t>(command.job % areas))
+                             .subspan(0, static_cast<uint64_t>(command.bytes));
+            command.from = command.to;
+        }
+        // Only removals can be too many; such a file goes at the next start.
+        [[maybe_unused]] const bool taken = spill_ == nullptr || spill_->push(command);
+    }
+    flushed_.store(planner_.flushed(), std::memory_order_release);
+    metrics_.spill_hits->add(static_cast<double>(plan.hits() - spill_hits_));
+    metrics_.spill_misses->add(static_cast<double>(plan.misses() - spill_misses_));
+    spill_hits_ = plan.hits();
+    spill_misses_ = plan.misses();
+}
+
+/// A replay has no files: the record keeps what they gave.
+void EngineCore::record_imports(const StepPlan& plan) {
+    for (const plan::SnapOp& op : plan.snap_in) {
+        if (op.op == plan::SnapOpKind::import) {
+            const auto areas = static_cast<uint64_t>(staging_->areas());
+            const int64_t bytes =
+                op.staged * info_.page_bytes + (op.snapshot != 0 ? staging_->snapshot_bytes() : 0);
+            recorder_->on_import(op.job, staging_->area(static_cast<int32_t>(op.job % areas))
+                                             .subspan(0, static_cast<uint64_t>(bytes)));
+        }
+    }
+}
+
 Status EngineCore::submit(const StepPlan& plan) {
     std::vector<uint64_t>& buffer = buffers_[plan.header.step % kBuffers];
     const Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(buffer.data()),
@@ -422,6 +480,7 @@ Status EngineCore::submit(const StepPlan& plan) {
     uint64_t size = 0;
     TENON_TRY(plan::encode(plan, &plan_digest, bytes, &size));
     if (recorder_ != nullptr) {
+        record_imports(plan);
         recorder_->on_plan({bytes.data, size});
     }
     // The model always executes what a follower would decode, so the wire form cannot drift from

@@ -10,6 +10,7 @@
 #include "host/engine/plan_mirror.h"
 #include "host/engine/planner.h"
 #include "host/engine/seq_lock.h"
+#include "host/engine/spill_tier.h"
 #include "host/engine/submit_queue.h"
 #include "tenon/plan_codec.h"
 
@@ -24,6 +25,8 @@ class PlannerRecorder {
     virtual void on_finish(const FinishInput& input) = 0;
     virtual void on_plan(Span<const uint8_t> message) = 0;
     virtual void on_result(const StepResult&) {}
+    /// Before the plan that takes it: what an import finds in the staging area of its job.
+    virtual void on_import(uint64_t, Span<const uint8_t>) {}
 };
 
 struct CoreParts {
@@ -33,6 +36,7 @@ struct CoreParts {
     EngineMetrics& metrics;
     SubmitQueue& queue;
     PlannerRecorder* recorder = nullptr;
+    SpillTier* spill = nullptr;  ///< null: nothing goes to disk
 };
 
 enum class Round {
@@ -66,6 +70,9 @@ class EngineCore {
         CancelReason none = CancelReason::none;
         cancel_all_.compare_exchange_strong(none, why, std::memory_order_acq_rel);
     }
+    /// From the next round on kept cuts go to disk, until `flushed`. Any thread.
+    void flush() noexcept { flush_.store(true, std::memory_order_release); }
+    bool flushed() const noexcept { return flushed_.load(std::memory_order_acquire); }
     void set_memory_level(uint32_t level) noexcept {
         memory_level_.store(level, std::memory_order_release);
     }
@@ -104,6 +111,8 @@ class EngineCore {
     void take_tokens(Reply& reply, const Flight& flight, const WindowResult& window,
                      const StepResult& result, SlotOutcome* outcome);
     Status submit(const StepPlan& plan);
+    void record_imports(const StepPlan& plan);
+    void push_spill();
     void publish();
 
     Model& model_;
@@ -112,6 +121,8 @@ class EngineCore {
     EngineMetrics& metrics_;
     SubmitQueue& queue_;
     PlannerRecorder* recorder_;
+    ModelStaging* staging_;  // null: nothing is imported or exported
+    SpillTier* spill_;
     const ModelInfo info_;
     const PlannerConfig config_;
     Planner planner_;
@@ -128,6 +139,8 @@ class EngineCore {
     std::vector<WindowResult> windows_;
     std::vector<DraftResult> drafts_;
     std::vector<ChunkResult> chunks_;
+    std::vector<JobResult> jobs_;
+    std::vector<SpillEvent> spill_events_;
     std::vector<int32_t> tokens_;
     StepResult result_;
     StepPlan plan_;  // the decoded copy that the model executes
@@ -147,6 +160,9 @@ class EngineCore {
     EndCause last_failure_ = EndCause::storage;
 
     std::atomic<CancelReason> cancel_all_{CancelReason::none};
+    std::atomic<bool> flush_{false}, flushed_{false};
+    bool flush_seen_ = false;
+    int64_t spill_hits_ = 0, spill_misses_ = 0;
     std::atomic<uint32_t> memory_level_{0};
     std::atomic<int64_t> active_{0};
     std::atomic<int64_t> mean_service_us_{0};

@@ -12,6 +12,8 @@
 #include "host/engine/engine_core.h"
 #include "host/engine/replay_memory.h"
 #include "host/engine/request_check.h"
+#include "host/engine/sha256.h"
+#include "host/engine/spill_tier.h"
 
 namespace tenon {
 
@@ -155,12 +157,68 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
                           (4 * c.pages_per_slot() + static_cast<int64_t>(sizeof(engine::Cut)));
         index.note = "tokens and pages of kept cuts";
     }
+    if (!settings.spill_dir.empty() && c.snapshot_cells > 1) {
+        MemoryEntry& index = entries.emplace_back();
+        index.tag = "spill.index";
+        index.place = PlanPlace::host;
+        index.count = c.spill.capacity;
+        index.bytes = engine::SpillCatalogue::memory(c.spill.capacity) + 2 * 4 * c.context_tokens;
+        index.note = "files of kept cuts on disk, tokens of two that are moved";
+        MemoryEntry& files = entries.emplace_back();
+        files.tag = "spill.files";
+        files.place = PlanPlace::disk;
+        files.bytes = settings.spill_budget;
+        files.note = "at most, in kv_spill.dir";
+    }
     return entries;
 }
 
+namespace {
+
+/// The folder of the spill tier, and what the planner has to know of it.
+Result<std::unique_ptr<engine::SpillTier>> open_spill(Model& model, const EngineSettings& s,
+                                                      Host& host, engine::PlannerConfig* c) {
+    if (s.spill_dir.empty()) {
+        return std::unique_ptr<engine::SpillTier>();
+    }
+    if (c->snapshot_cells < 2) {
+        return error(Code::invalid_argument,
+                     "kv_spill.dir: nothing is kept, so nothing can go to disk; set "
+                     "prefix.snapshot_budget");
+    }
+    auto* staging = facet_of<ModelStaging>(&model);
+    if (staging == nullptr) {
+        return error(Code::unavailable, "kv_spill.dir: the model {} has no facet {}",
+                     StrView(c->info.family), ModelStaging::kFacet);
+    }
+    engine::Sha256 sha;
+    for (const StrView text : {StrView(s.spill_identity), staging->state_format()}) {
+        const uint64_t bytes = text.size;
+        sha.add({reinterpret_cast<const uint8_t*>(&bytes), sizeof bytes});
+        sha.add({reinterpret_cast<const uint8_t*>(text.data), text.size});
+    }
+    c->spill.key = sha.finish();
+    c->spill.areas = staging->areas();
+    c->spill.area_bytes = static_cast<int64_t>(staging->area(0).size);
+    c->spill.snapshot_bytes = staging->snapshot_bytes();
+    c->spill.budget = s.spill_budget;
+    engine::SpillStoreConfig store;
+    store.dir = s.spill_dir;
+    store.key = c->spill.key;
+    store.page_bytes = c->info.page_bytes;
+    store.snapshot_bytes = c->spill.snapshot_bytes;
+    store.world = s.world;
+    TENON_ASSIGN(auto opened, engine::SpillStore::open(std::move(store), host));
+    auto tier = std::make_unique<engine::SpillTier>(std::move(opened));
+    c->spill.found = tier->found();
+    return tier;
+}
+
+}  // namespace
+
 struct EngineLoop::Impl {
     Impl(Model& m, EngineSettings s, Host& h, const engine::PlannerConfig& c,
-         Span<ScheduleOverlay* const> overlays)
+         Span<ScheduleOverlay* const> overlays, std::unique_ptr<engine::SpillTier> spill)
         : model(m),
           host(h),
           settings(std::move(s)),
@@ -170,7 +228,8 @@ struct EngineLoop::Impl {
           queue(static_cast<size_t>(c.slots + c.max_waiting)),
           replay(settings.replay_bytes, m.text().info().think_close),
           delivery(h, metrics, c.slots + c.max_waiting, m.text().info().eos, wake),
-          core({m, h, delivery, metrics, queue, settings.recorder}, c, overlays) {
+          tier(std::move(spill)),
+          core({m, h, delivery, metrics, queue, settings.recorder, tier.get()}, c, overlays) {
         const TextInfo text = m.text().info();
         limits.context_tokens = c.context_tokens;
         limits.vocab = c.info.vocab;
@@ -205,6 +264,7 @@ struct EngineLoop::Impl {
     engine::SubmitQueue queue;
     engine::ReplayMemory replay;
     engine::Delivery delivery;
+    std::unique_ptr<engine::SpillTier> tier;  // null: no disk tier
     engine::EngineCore core;
     std::atomic<uint64_t> next_id{1};
     std::atomic<EngineState> state{EngineState::loading};
@@ -330,10 +390,11 @@ Status EngineLoop::Impl::refusal() const {
 
 Result<Ref<EngineLoop>> EngineLoop::create(Model& model, EngineSettings settings, Host& host,
                                            Span<ScheduleOverlay* const> overlays) {
-    const engine::PlannerConfig config = planner_config(settings, model.info());
+    engine::PlannerConfig config = planner_config(settings, model.info());
     TENON_TRY(check_config(config, settings));
-    return Ref<EngineLoop>(
-        new EngineLoop(std::make_unique<Impl>(model, std::move(settings), host, config, overlays)));
+    TENON_ASSIGN(auto tier, open_spill(model, settings, host, &config));
+    return Ref<EngineLoop>(new EngineLoop(std::make_unique<Impl>(
+        model, std::move(settings), host, config, overlays, std::move(tier))));
 }
 
 EngineLoop::EngineLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -348,6 +409,9 @@ Status EngineLoop::start() {
         return Status(Code::internal, "engine: started twice, or after stop");
     }
     i.delivery.start();
+    if (i.tier) {
+        i.tier->start(i.host, i.wake);
+    }
     i.thread = std::thread([&i] { i.run(); });
     std::unique_lock<std::mutex> lock(i.mutex);
     i.warmed.wait(lock, [&i] { return i.warm; });
@@ -372,6 +436,17 @@ Status EngineLoop::drain(int64_t deadline_us) {
                  left);
 }
 
+bool EngineLoop::flush_spill() noexcept {
+    Impl& i = *impl_;
+    if (!i.tier || !i.settings.spill_on_exit ||
+        i.state.load(std::memory_order_acquire) == EngineState::failed) {
+        return true;
+    }
+    i.core.flush();
+    i.wake->signal();
+    return i.core.flushed();
+}
+
 void EngineLoop::stop() noexcept {
     Impl& i = *impl_;
     if (i.stopping.exchange(true, std::memory_order_acq_rel)) {
@@ -390,6 +465,9 @@ void EngineLoop::stop() noexcept {
         lock.unlock();
         i.thread.join();
         i.core.settle();
+    }
+    if (i.tier) {
+        i.tier->stop();
     }
     i.delivery.stop();
 }

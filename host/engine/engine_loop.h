@@ -22,7 +22,8 @@ class EngineLoop final : public Engine {
     /// thread needs is allocated here. `overlays` in profile order: the first is nearest to the
     /// planner.
     ///
-    /// errors  invalid_argument: settings that contradict the model (names both)
+    /// errors  invalid_argument: settings that contradict the model (names both), a spill folder
+    /// that cannot be used; unavailable: a model without staging for the spill tier
     static Result<Ref<EngineLoop>> create(Model& model, EngineSettings settings, Host& host,
                                           Span<ScheduleOverlay* const> overlays);
 
@@ -41,6 +42,11 @@ class EngineLoop final : public Engine {
     ///
     /// errors  deadline: requests had to be ended; the engine is idle all the same
     Status drain(int64_t deadline_us);
+
+    /// Kept prefixes go to disk, if the settings say so. True: all that can are there. The first
+    /// call starts it; call again until true, or until there is no more time. Between `drain` and
+    /// `stop`.
+    bool flush_spill() noexcept;
 
     /// Ends all requests (`shutdown`) and both threads. Idempotent; also called by release().
     void stop() noexcept;

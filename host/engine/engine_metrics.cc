@@ -36,6 +36,9 @@ EngineMetrics::EngineMetrics(Host& host) {
     decode_rounds = make(host, kCounter, "decode_rounds_total", "Steps with at least one window");
     drafted = make(host, kCounter, "mtp_drafted_total", "Drafted tokens that were verified");
     accepted = make(host, kCounter, "mtp_accepted_total", "Drafted tokens that were accepted");
+    spill_hits = make(host, kCounter, "kv_spill_hits_total", "Kept prefixes read back from disk");
+    spill_misses = make(host, kCounter, "kv_spill_misses_total",
+                        "Kept prefixes that were on disk and could not be used");
     preemptions = make(host, kCounter, "preemptions_total", "Running replies put aside for others");
     disconnections =
         make(host, kCounter, "client_disconnections_total", "Replies whose client went away");

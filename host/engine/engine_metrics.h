@@ -17,6 +17,7 @@ struct EngineMetrics {
     Metric *requests_running, *requests_waiting, *cache_usage;
     Metric *prompt_tokens, *cached_tokens, *generated_tokens;
     Metric *decode_rounds, *drafted, *accepted;
+    Metric *spill_hits, *spill_misses;
     Metric *preemptions, *disconnections, *slot_failures, *replayed_turns;
     Metric *latency, *first_token, *decode_time, *prefill_time, *queue_time;
 

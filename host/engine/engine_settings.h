@@ -54,6 +54,12 @@ struct EngineSettings {
     bool salt_by_key = false;  ///< callers with different API keys share no prefixes
     int64_t replay_bytes = 0;  ///< replay memory; 0 = none
 
+    // Disk tier of kept prefixes. The model was loaded with staging.
+    std::string spill_dir;  ///< empty = none
+    int64_t spill_budget = int64_t{64} << 30;
+    bool spill_on_exit = true;
+    std::string spill_identity;  ///< of weights, overlays, kernels: what decides the bits of state
+
     // Scheduling.
     int32_t draft_depth = 0;   ///< most drafts of the model a window; 0 = none; at most the model's
     bool copy_drafts = false;  ///< drafts looked up in the stream's own text

@@ -15,6 +15,7 @@ struct BuilderLimits {
     uint64_t pages = 0;
     uint64_t pairs = 0;
     uint64_t cells = 0;  ///< of snapshots: at most that many drops
+    uint64_t areas = 0;  ///< of staging: a piece each
 };
 
 /// Engine thread. `reset` starts a step; the spans of `view` live until the next one.
@@ -30,8 +31,8 @@ class PlanBuilder {
         prefetches.reserve(1);
         targets.reserve(plan::kMaxChunkTargets);
         page_copies.reserve(limits.slots);
-        snap_in.reserve(limits.slots + 2 * limits.cells);
-        snap_out.reserve(limits.slots);
+        snap_in.reserve(limits.slots + 2 * limits.cells + limits.areas);
+        snap_out.reserve(limits.slots + limits.areas);
         tokens_.reserve(limits.tokens);
         pages_.reserve(limits.pages);
         pairs_.reserve(limits.pairs);

@@ -28,6 +28,7 @@ BuilderLimits builder_limits(const PlannerConfig& config) {
         std::min<uint64_t>(vocab, static_cast<uint64_t>(config.context_tokens)) + plan::kMaxBias;
     limits.pairs = std::min<uint64_t>(2 * one, 384 * 1024);
     limits.cells = static_cast<uint64_t>(config.snapshot_cells);
+    limits.areas = static_cast<uint64_t>(config.spill.areas);
     return limits;
 }
 
@@ -39,7 +40,7 @@ uint64_t longest_plan_bytes(const PlannerConfig& config) {
     const uint64_t fixed =
         sizeof(plan::Header) + plan::kMaxSections * (sizeof(plan::SectionHeader) + 8) +
         sizeof(plan::Chunk) + plan::kMaxChunkTargets * sizeof(plan::Target) + sizeof(PlanNote) +
-        sizeof(plan::Prefetch) + 2 * limits.cells * sizeof(plan::SnapOp);
+        sizeof(plan::Prefetch) + 2 * (limits.cells + limits.areas) * sizeof(plan::SnapOp);
     return fixed + limits.slots * records + limits.tokens * 4 + limits.pages * 4 + limits.pairs * 8;
 }
 
@@ -51,6 +52,7 @@ Planner::Planner(const PlannerConfig& config, Span<ScheduleOverlay* const> overl
       cache_({config.info, config.pool_pages, config.pages_per_slot(), config.slots,
               config.snapshot_cells},
              pages_),
+      spill_(config.spill, config.info, config.context_tokens, cache_),
       builder_(builder_limits(config)),
       proposals_(static_cast<size_t>(config.slots)) {
     const auto slots = static_cast<size_t>(config.slots);
@@ -87,7 +89,7 @@ bool Planner::idle() const {
 }
 
 int64_t Planner::next_due_us() const {
-    int64_t due = kNever;
+    int64_t due = spill_.due_us();
     const auto look = [&](const SequenceSpec& spec, int64_t blocked_since) {
         if (spec.deadline_us > 0) {
             due = std::min(due, spec.deadline_us);
@@ -119,7 +121,13 @@ void Planner::outline(const OutlineInput& input) {
     now_us_ = input.now_us;
     builder_.reset();
     effects_.clear();
+    spill_.clear_commands();
     close_saved();
+    forget_spent();
+    for (const SpillEvent& event : input.spill) {
+        spill_.take(event, input.now_us, builder_);
+    }
+    spill_.expire(input.now_us, builder_);
     costs_.publish();
     note_ = PlanNote{input.now_us, input.memory_level, static_cast<uint32_t>(input.events.size)};
     for (const PlannerEvent& event : input.events) {
@@ -136,6 +144,7 @@ void Planner::outline(const OutlineInput& input) {
     if (input.memory_level == 0) {
         admit(input.now_us);
     }
+    write_spill();
     // The chain can only fail where its own base does, which never fails; an empty outline is safe.
     if (!chain_.outline(make_view(input), &outline_).ok()) {
         outline_ = StepOutline{};
@@ -190,7 +199,9 @@ bool Planner::finish(const FinishInput& input, StepPlan* plan) {
     effects_.clear();
     costs_.observe(step_rows_, step_streams_, step_chunk_, config_.chunk_rows, input.timing);
     step_rows_ = step_streams_ = step_chunk_ = 0;
+    spill_.clear_commands();
     apply_results(input);
+    spill_.take(input.jobs, builder_);
     park_marked();
     write_windows();
     write_chunk();

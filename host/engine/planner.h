@@ -13,6 +13,7 @@
 #include "host/engine/plan_builder.h"
 #include "host/engine/prefix_pass.h"
 #include "host/engine/sequence.h"
+#include "host/engine/spill_plan.h"
 #include "host/engine/step_costs.h"
 #include "host/engine/token_history.h"
 #include "tenon/model.h"
@@ -38,6 +39,7 @@ struct PlannerConfig {
     int64_t fairness_us = 60'000'000, fairness_background_us = 600'000'000;
     int64_t slow_client_limit_us = 30'000'000;
     uint64_t group_epoch = 0;
+    SpillPlanConfig spill;
 
     int64_t pages_of(int64_t tokens) const {
         return (tokens + info.page_tokens - 1) / info.page_tokens;
@@ -90,6 +92,11 @@ class Planner {
     int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + parked(); }
     int64_t parked() const;
     const PrefixCache& cache() const { return cache_; }
+    const SpillPlan& spill() const { return spill_; }
+    /// What the spill threads shall do; valid until the next outline or finish.
+    Span<const SpillCommand> spill_commands() const { return spill_.commands(); }
+    /// After a `flush`: nothing is left that could go to disk.
+    bool flushed() const { return flushed_; }
     bool idle() const;
     /// Calls f(page) once for each reference to a page: of slots, then of cuts.
     template <class F>
@@ -121,6 +128,7 @@ class Planner {
         TokenHistory history;  // prompt and reply, the pending token last
         DraftRecord draft;
         bool parking = false;  // loses its slot when the step in flight is collected
+        CutRef spent;          // the cut of its own parked state, when it came back from it
         bool starved = false;  // no pages for its next window
 
         int64_t prefill_end() const { return static_cast<int64_t>(spec->prompt.size) - 1; }
@@ -139,6 +147,7 @@ class Planner {
         int64_t cached = 0;   // positions that a kept cut had when it came
         // The pass whose cut at join_at it waits for; a request joins once.
         bool joined = false;
+        bool spill_tried = false, wants_load = false;
         int32_t join_slot = -1;
         uint32_t join_generation = 0;
         int64_t join_at = 0, join_until_us = 0;
@@ -151,6 +160,7 @@ class Planner {
         const SequenceSpec* spec = nullptr;
         int64_t emitted = 0;
         int64_t blocked_since = -1;
+        bool has_state = false;  // saved as a cut of its own, in memory or on disk
         TokenHistory history;
     };
 
@@ -205,6 +215,16 @@ class Planner {
     bool join(Waiting& waiting, const PrefixCache::Hit& hit, int64_t now_us);
     bool is_joining(const Waiting& waiting, int64_t now_us) const;
     bool make_room(int64_t pages, const PrefixCache::Hit& hit);
+    // Spill tier (planner_spill.cc).
+    bool load_deeper(Waiting& waiting, const PrefixCache::Hit& hit, int64_t now_us);
+    bool give_up_for_room();
+    bool save_parked(size_t index);
+    bool find_parked(const Parked& parked, PrefixCache::Hit* hit);
+    void forget_parked(const SequenceSpec& spec, Span<const int32_t> tokens);
+    void forget_own(const CutRef& ref);
+    void forget_spent();
+    bool has_parked(uint64_t owner) const;
+    void write_spill();
     void restore(size_t index, const PrefixCache::Hit& hit);
     void release_restored();
     void close_saved();
@@ -214,6 +234,7 @@ class Planner {
     OutlineChain chain_;
     PageAllocator pages_;
     PrefixCache cache_;
+    SpillPlan spill_;
     PlanBuilder builder_;
     std::vector<Slot> slots_;
     std::vector<Waiting> waiting_;  // by arrival
@@ -229,7 +250,8 @@ class Planner {
     StepOutline outline_;
     PlanNote note_;
     uint64_t step_ = 0;
-    int64_t now_us_ = 0;                                         // of the last outline
+    int64_t now_us_ = 0;  // of the last outline
+    bool flush_ = false, flushed_ = false;
     int64_t step_rows_ = 0, step_streams_ = 0, step_chunk_ = 0;  // of the last plan
 };
 

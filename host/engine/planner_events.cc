@@ -28,6 +28,9 @@ EndCause cause_of(CancelReason reason) {
 
 void Planner::take_event(const PlannerEvent& event, int64_t now_us) {
     switch (event.kind) {
+        case PlannerEventKind::flush:
+            flush_ = true;
+            return;
         case PlannerEventKind::submit:
             TENON_CHECK(waiting_.size() < waiting_.capacity(), "waiting list of {}",
                         waiting_.capacity());
@@ -67,6 +70,10 @@ void Planner::cancel(uint64_t request, EndCause cause) {
     for (Parked& p : parked_) {
         if (p.spec != nullptr && p.spec->request == request) {
             effects_.push_back({EffectKind::ended, cause, 0, 0, p.spec});
+            spill_.release(p.spec->arrival_seq);
+            if (p.has_state) {
+                forget_parked(*p.spec, p.history.tokens());
+            }
             p.spec = nullptr;
         }
     }
@@ -74,6 +81,7 @@ void Planner::cancel(uint64_t request, EndCause cause) {
         if (w.spec->request != request) {
             return false;
         }
+        spill_.release(w.spec->arrival_seq);
         effects_.push_back({EffectKind::ended, cause, 0, 0, w.spec, 0});
         return true;
     };

@@ -33,7 +33,7 @@ int64_t Planner::parked() const {
 }
 
 /// Pages for a reply that gets a slot, and one for each live slot to go on with; pins the cut of
-/// `hit` hard. False: not now, nothing was given up or pinned.
+/// `hit` hard. False: not now, nothing is pinned.
 bool Planner::reserve(int64_t pages, const SequenceSpec& spec, PrefixCache::Hit* hit) {
     if (!builder_.has_room(static_cast<uint64_t>(pages), spec.bias.size + spec.counts.size)) {
         return false;
@@ -45,9 +45,14 @@ bool Planner::reserve(int64_t pages, const SequenceSpec& spec, PrefixCache::Hit*
         return true;
     }
     cache_.pin_hard(hit->cut, -1);
+    if (spill_.is_exporting()) {
+        return false;  // pages come when the cut that is being written may go
+    }
     if (live == 0 && hit->at > 0) {
         // Nobody will give pages back. A cut inside a page keeps that page beside the reply's own
         // ones, so a reply as long as the pool has to go without it.
+        spill_.release(spec.arrival_seq);
+        forget_own(hit->cut);
         *hit = PrefixCache::Hit{};
         return make_room(pages, *hit);
     }
@@ -83,11 +88,13 @@ void Planner::grow_pages() {
         if (need <= 0) {
             continue;
         }
-        while (pages_.free() < need && cache_.evict(builder_)) {
+        while (pages_.free() < need && give_up_for_room()) {
         }
         if (pages_.free() < need || !builder_.has_room(static_cast<uint64_t>(need), 0)) {
             s.starved = true;
-            mark_for(&s);
+            if (!spill_.is_exporting()) {  // whose pages may be enough
+                mark_for(&s);
+            }
             continue;
         }
         s.pages.resize(static_cast<size_t>(owned + need));
@@ -141,10 +148,19 @@ void Planner::park_marked() {
         free->spec = s.spec;
         free->emitted = s.emitted;
         free->blocked_since = s.blocked_since;
-        std::swap(free->history, s.history);
         effects_.push_back({EffectKind::parked, EndCause::complete, static_cast<uint32_t>(i),
                             s.generation, s.spec});
-        close(i);
+        free->has_state = save_parked(i);
+        std::swap(free->history, s.history);
+        if (!free->has_state) {
+            close(i);
+            continue;
+        }
+        // The slot stays open for the step that saves it.
+        s.closing_request = s.spec->request;
+        s.spec = nullptr;
+        s.parking = s.starved = false;
+        s.state = SlotState::saving;
     }
 }
 
@@ -170,16 +186,24 @@ void Planner::resume_parked() {
         if (p == nullptr) {
             return;
         }
-        PrefixCache::Hit hit = look_up(*p->spec);
+        PrefixCache::Hit hit;
+        if (!find_parked(*p, &hit)) {
+            return;
+        }
         const int64_t pages = first_pages(*p->spec, static_cast<int64_t>(p->history.tokens().size));
         if (!reserve(pages, *p->spec, &hit)) {
             return;
+        }
+        const Cut* own = cache_.find(hit.cut);
+        if (p->has_state && (own == nullptr || own->owner == 0)) {
+            forget_parked(*p->spec, p->history.tokens());
         }
         Waiting next;
         next.spec = p->spec;
         next.blocked_since = p->blocked_since;
         next.parked = static_cast<int32_t>(p - parked_.data());
         open(i, next, hit);
+        slots_[i].spent = own != nullptr && own->owner != 0 ? hit.cut : CutRef();
     }
 }
 

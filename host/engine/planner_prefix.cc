@@ -13,7 +13,7 @@ constexpr int64_t kGrid = 16'384;    // pass cuts this far apart stay
 constexpr int32_t kMostBorders = 3;  // beside the header: four targets a pass
 
 SymbolRun symbols_of(const SequenceSpec& spec) {
-    return {spec.cache_salt, spec.prompt, spec.images};
+    return {spec.cache_salt, spec.prompt, spec.images, 0};
 }
 
 int64_t common_prefix(const SequenceSpec& a, const SequenceSpec& b) {
@@ -214,6 +214,10 @@ void Planner::settle_cuts(const FinishInput& input) {
     cache_.settle(builder_, good, [&](const CutRef& ref, uint32_t slot, uint32_t generation) {
         Slot* s = live_slot(slot, generation);
         const Cut* cut = cache_.find(ref);
+        if (cut != nullptr && cut->owner != 0 && !has_parked(cut->owner)) {
+            forget_own(ref);  // its reply was cancelled meanwhile
+            return;
+        }
         if (s == nullptr || s->spec == nullptr || cut == nullptr) {
             return;
         }
@@ -331,16 +335,18 @@ bool Planner::is_joining(const Waiting& w, int64_t now_us) const {
     return q.spec != nullptr && q.generation == w.join_generation && q.pass.settled < w.join_at;
 }
 
-/// Pages for this reply, others' cuts given up for them. False: not now; nothing was given up.
+/// Pages for this reply, others' cuts given up for them. False: not now.
 bool Planner::make_room(int64_t pages, const PrefixCache::Hit& hit) {
     if (pages_.free() >= pages) {
         return true;
     }
-    if (pages_.free() + cache_.evictable_pages(hit.cut) < pages) {
+    const auto enough = [&] { return pages_.free() + cache_.evictable_pages(hit.cut) >= pages; };
+    // A loaded cut whose request cannot start yet must not keep others from going on.
+    if (!enough() && (!spill_.let_go() || !enough())) {
         return false;
     }
     while (pages_.free() < pages) {
-        if (!cache_.evict(builder_)) {
+        if (!give_up_for_room()) {
             return false;
         }
     }

@@ -15,7 +15,9 @@ size_t Planner::next_waiting(const SchedulerView& view) const {
         if (waiting_[i].blocked_since >= 0) {
             continue;  // its front end does not even take what it has
         }
-        if (is_joining(waiting_[i], view.now_us)) {
+        if (is_joining(waiting_[i], view.now_us) ||
+            spill_.is_loading_for(waiting_[i].spec->arrival_seq) ||
+            (waiting_[i].wants_load && !spill_.can_load() && spill_.is_active())) {
             continue;
         }
         const int64_t rows = waiting_[i].remaining();
@@ -58,6 +60,13 @@ void Planner::admit(int64_t now_us) {
             return;
         }
         if (join(waiting_[next], hit, now_us)) {
+            --i;
+            continue;
+        }
+        if (load_deeper(waiting_[next], hit, now_us)) {
+            if (!spill_.is_loading_for(spec.arrival_seq) && spill_.can_load()) {
+                return;  // it waits for pages, and nobody overtakes it
+            }
             --i;
             continue;
         }
@@ -120,6 +129,7 @@ void Planner::open(size_t index, const Waiting& next, const PrefixCache::Hit& hi
     map.pages_off = builder_.add_pages(s.pages);
     builder_.page_maps.push_back(map);
     restore(index, hit);
+    spill_.release(spec.arrival_seq);
     plan_pass(s, hit);
 
     plan::Sampler sampler = spec.sampler;

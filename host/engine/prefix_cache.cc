@@ -99,6 +99,7 @@ uint32_t PrefixCache::begin(const NewCut& n, Span<const int32_t> pages, const Sy
     c.min_target = n.min_target;
     c.prompt_class = n.prompt_class;
     c.salt = run.salt;
+    c.owner = run.owner;
     c.snapshot = snapshot;
     c.use_step = step;
     const auto count =
@@ -174,17 +175,104 @@ void PrefixCache::mark_kept() const {
     }
 }
 
-int32_t PrefixCache::victim() const {
+PrefixCache::Worth PrefixCache::worth_of(int32_t id) const {
+    const Cut& c = index_.cut(id);
+    return {kept_[static_cast<size_t>(id)], c.origin, c.use_step, c.stamp};
+}
+
+int32_t PrefixCache::victims(CutRef* out, int32_t count) const {
     mark_kept();
-    int32_t best = -1;
-    std::tuple<uint8_t, CutOrigin, uint64_t, uint32_t> best_key{};
+    int32_t n = 0;
     for (int32_t i = 0; i < index_.capacity(); ++i) {
         const Cut& c = index_.cut(i);
         if (!c.used || !c.live || c.hard_pins > 0) {
             continue;
         }
-        const auto key =
-            std::make_tuple(kept_[static_cast<size_t>(i)], c.origin, c.use_step, c.stamp);
+        int32_t at = n;
+        while (at > 0 && worth_of(i) < worth_of(out[at - 1].id)) {
+            --at;
+        }
+        if (at == count) {
+            continue;
+        }
+        n = std::min(n + 1, count);
+        std::copy_backward(out + at, out + n - 1, out + n);
+        out[at] = ref_of(i);
+    }
+    return n;
+}
+
+CutRef PrefixCache::reserve(const NewCut& n, Span<const int32_t> shared, const SymbolRun& run,
+                            uint64_t step, PlanBuilder& builder) {
+    uint32_t snapshot = cells_.take(n.kind);
+    while (snapshot == 0 && evict(builder)) {
+        snapshot = cells_.take(n.kind);
+    }
+    const int32_t id = snapshot == 0 ? -1 : index_.take();
+    const auto count =
+        static_cast<uint64_t>((n.at + config_.info.page_tokens - 1) / config_.info.page_tokens);
+    if (id >= 0) {
+        Cut& c = index_.cut(id);
+        c.pages.assign(shared.begin(), shared.end());
+        c.pages.resize(count);
+        const Span<int32_t> own(c.pages.data() + shared.size, count - shared.size);
+        if (pages_.take(own)) {
+            for (const int32_t page : c.pages) {
+                pages_.hold(page);
+            }
+            for (const int32_t page : own) {
+                pages_.release(page);  // only the cut has it
+            }
+            c.kind = n.kind;
+            c.origin = n.origin;
+            c.at = n.at;
+            c.min_target = n.min_target;
+            c.prompt_class = n.prompt_class;
+            c.salt = run.salt;
+            c.owner = run.owner;
+            c.snapshot = snapshot;
+            c.use_step = step;
+            const int64_t from = static_cast<int64_t>(shared.size) * config_.info.page_tokens;
+            SymbolRun text = run;
+            text.images = {};  // spilled cuts lie before any image
+            TENON_CHECK(index_.write_symbols(id, text, from), "cut at {}", n.at);
+            return ref_of(id);
+        }
+        c.pages.clear();
+        index_.release(id);
+    }
+    if (snapshot != 0) {
+        cells_.release(snapshot, n.kind);
+    }
+    return {};
+}
+
+void PrefixCache::abandon(const CutRef& ref) {
+    Cut& c = index_.cut(ref.id);
+    cells_.release(c.snapshot, c.kind);
+    for (const int32_t page : c.pages) {
+        pages_.unhold(page);
+    }
+    index_.release(ref.id);
+}
+
+void PrefixCache::set_spill(const CutRef& ref, const SpillName& file, bool never) {
+    if (find(ref) != nullptr) {
+        index_.cut(ref.id).spill = file;
+        index_.cut(ref.id).no_spill = never;
+    }
+}
+
+int32_t PrefixCache::victim() const {
+    mark_kept();
+    int32_t best = -1;
+    Worth best_key{};
+    for (int32_t i = 0; i < index_.capacity(); ++i) {
+        const Cut& c = index_.cut(i);
+        if (!c.used || !c.live || c.hard_pins > 0) {
+            continue;
+        }
+        const Worth key = worth_of(i);
         if (best < 0 || key < best_key) {
             best = i;
             best_key = key;

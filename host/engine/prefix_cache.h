@@ -2,6 +2,8 @@
 // Kept cuts with their pages and cells: look-up, new cuts, eviction (engine.md 4).
 #pragma once
 
+#include <tuple>
+
 #include "host/engine/page_allocator.h"
 #include "host/engine/plan_builder.h"
 #include "host/engine/prefix_index.h"
@@ -84,6 +86,31 @@ class PrefixCache {
         pending_.clear();
     }
 
+    // Cuts that come back from disk.
+    /// Reserves cells, an entry and pages behind `shared`; gives up others for them. The cut is not
+    /// live. A reference to nothing: there is no room.
+    CutRef reserve(const NewCut& cut, Span<const int32_t> shared, const SymbolRun& run,
+                   uint64_t step, PlanBuilder& builder);
+    /// The step that imported it has ended; the cut under which the state is kept now.
+    CutRef settle_import(const CutRef& ref, PlanBuilder& builder) {
+        return go_live(ref.id, builder);
+    }
+    /// A reserved cut that was not imported.
+    void abandon(const CutRef& ref);
+    void set_spill(const CutRef& ref, const SpillName& file, bool never);
+    Span<const int32_t> symbols(const CutRef& ref) { return index_.symbols_of(index_.cut(ref.id)); }
+    /// The `count` cuts that would be given up next, least valuable first; returns how many.
+    int32_t victims(CutRef* out, int32_t count) const;
+    /// Calls f(ref) for every live cut.
+    template <class F>
+    void each_live(F&& f) const {
+        for (int32_t i = 0; i < index_.capacity(); ++i) {
+            if (index_.cut(i).used && index_.cut(i).live) {
+                f(ref_of(i));
+            }
+        }
+    }
+
     /// Gives up this cut, unless it is pinned hard.
     void give_up(const CutRef& ref, PlanBuilder& builder);
     /// Gives up the least valuable cut; false: none may go.
@@ -99,6 +126,8 @@ class PrefixCache {
     };
     static int32_t cut_capacity(const Config& config);
     CutRef ref_of(int32_t id) const { return {id, index_.cut(id).stamp}; }
+    using Worth = std::tuple<uint8_t, CutOrigin, uint64_t, uint32_t>;
+    Worth worth_of(int32_t id) const;
     CutRef go_live(int32_t id, PlanBuilder& builder);
     void drop(int32_t id, PlanBuilder& builder);
     int32_t victim() const;

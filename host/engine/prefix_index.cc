@@ -153,31 +153,13 @@ int64_t PrefixIndex::common(const Cut& c, int64_t from, Span<const int32_t> symb
     return std::max<int64_t>(end - from, 0);
 }
 
-int32_t PrefixIndex::next_on_path(int32_t parent, uint64_t salt, Span<const int32_t> symbols,
-                                  int64_t* matched) const {
-    const int64_t from = parent < 0 ? 0 : cut(parent).at;
-    for (int32_t id = parent < 0 ? first_root_ : cut(parent).first_child; id >= 0;
-         id = cut(id).next_sibling) {
-        const Cut& c = cut(id);
-        if (c.salt != salt) {
-            continue;
-        }
-        const int64_t equal = common(c, from, symbols);
-        *matched = std::max(*matched, from + equal);
-        if (from + equal == c.at) {
-            return id;  // the only one: a sibling on the same path would be its child
-        }
-    }
-    return -1;
-}
-
 int32_t PrefixIndex::link(int32_t id) {
     Cut& c = cut(id);
     const Span<const int32_t> symbols = symbols_of(c);
     int32_t parent = -1;
     int64_t matched = 0;
-    for (int32_t at = next_on_path(-1, c.salt, symbols, &matched); at >= 0;
-         at = next_on_path(parent, c.salt, symbols, &matched)) {
+    for (int32_t at = next_on_path(-1, c, symbols, &matched); at >= 0;
+         at = next_on_path(parent, c, symbols, &matched)) {
         if (cut(at).at == c.at) {
             return at;
         }
@@ -186,7 +168,8 @@ int32_t PrefixIndex::link(int32_t id) {
     const int64_t from = parent < 0 ? 0 : cut(parent).at;
     for (int32_t other = parent < 0 ? first_root_ : cut(parent).first_child; other >= 0;) {
         const int32_t next = cut(other).next_sibling;
-        if (cut(other).salt == c.salt && from + common(cut(other), from, symbols) == c.at) {
+        if (cut(other).salt == c.salt && cut(other).owner == c.owner &&
+            from + common(cut(other), from, symbols) == c.at) {
             unlist(other);
             attach(other, id);
         }

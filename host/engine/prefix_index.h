@@ -3,6 +3,7 @@
 // plans.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct SymbolRun {
     uint64_t salt = 0;  ///< sequences of different salts never match
     Span<const int32_t> tokens;
     Span<const ImageSpan> images;  ///< ascending, disjoint
+    uint64_t owner = 0;            ///< not 0: the one parked reply that may find it
+};
+
+/// Names an entry of the spill catalogue that may be gone since.
+struct SpillName {
+    int32_t id = -1;
+    uint32_t stamp = 0;
 };
 
 /// One kept cut. `pages` name all pages of [0, at): each is referenced once by this cut.
@@ -36,7 +44,9 @@ struct Cut {
     bool prompt_class = true;  ///< every row below was computed in a chunk
     uint32_t stamp = 0;        ///< tells a reused entry from the one that was meant
     uint32_t snapshot = 0;
-    uint64_t salt = 0;
+    uint64_t salt = 0, owner = 0;
+    SpillName spill;        ///< its file, if that still exists
+    bool no_spill = false;  ///< it can have none
     int64_t at = 0;
     int64_t min_target = 0;  ///< smallest full target of a pass that goes on from here
     uint64_t use_step = 0;   ///< last step that restored or made it
@@ -89,14 +99,17 @@ class PrefixIndex {
         *matched = 0;
         int32_t best = -1;
         const Span<const int32_t> symbols = encode(run);
-        for (int32_t at = next_on_path(-1, run.salt, symbols, matched); at >= 0;
-             at = next_on_path(at, run.salt, symbols, matched)) {
+        for (int32_t at = next_on_path(-1, run, symbols, matched); at >= 0;
+             at = next_on_path(at, run, symbols, matched)) {
             if (accept(at)) {
                 best = at;
             }
         }
         return best;
     }
+
+    /// The cut's symbols, copied to a scratch that lives until the next call.
+    Span<const int32_t> symbols_of(const Cut& cut);
 
   private:
     static constexpr size_t kMaxImages = 1024;
@@ -108,12 +121,26 @@ class PrefixIndex {
 
     Span<const int32_t> encode(const SymbolRun& run);
     int32_t image_code(const std::array<uint8_t, 32>& key) const;  // 0 = unknown
-    int32_t next_on_path(int32_t parent, uint64_t salt, Span<const int32_t> symbols,
-                         int64_t* matched) const;
+    template <class Root>                                          // a run or a cut
+    int32_t next_on_path(int32_t parent, const Root& root, Span<const int32_t> symbols,
+                         int64_t* matched) const {
+        const int64_t from = parent < 0 ? 0 : cut(parent).at;
+        for (int32_t id = parent < 0 ? first_root_ : cut(parent).first_child; id >= 0;
+             id = cut(id).next_sibling) {
+            const Cut& c = cut(id);
+            if (c.salt != root.salt || c.owner != root.owner) {
+                continue;
+            }
+            const int64_t equal = common(c, from, symbols);
+            *matched = std::max(*matched, from + equal);
+            if (from + equal == c.at) {
+                return id;  // the only one: a sibling on the same path would be its child
+            }
+        }
+        return -1;
+    }
     /// Symbols that the cut's edge from `from` on shares with `symbols`.
     int64_t common(const Cut& cut, int64_t from, Span<const int32_t> symbols) const;
-    /// The cut's symbols, copied to the scratch.
-    Span<const int32_t> symbols_of(const Cut& cut);
     void attach(int32_t id, int32_t parent);
     void unlist(int32_t id);
     void detach(int32_t id);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "host/engine/prefix_index.h"
+#include "host/engine/spill_jobs.h"
 #include "tenon/engine.h"
 #include "tenon/plan.h"
 
@@ -43,7 +44,8 @@ struct SequenceSpec {
     int64_t positions_needed() const { return prompt_rows() + max_new; }
 };
 
-enum class PlannerEventKind : uint32_t { submit, cancel, sink_blocked, sink_free };
+/// flush: from now on every kept cut goes to disk, whether its room is needed or not.
+enum class PlannerEventKind : uint32_t { submit, cancel, sink_blocked, sink_free, flush };
 
 struct PlannerEvent {
     PlannerEventKind kind = PlannerEventKind::submit;
@@ -58,6 +60,7 @@ struct OutlineInput {
     uint32_t memory_level = 0;
     bool may_decode = true;  ///< the delivery queue has room for one worst-case step
     Span<const PlannerEvent> events;
+    Span<const SpillEvent> spill;  ///< answers of the spill threads
 };
 
 /// One window's outcome after the text rules (stop ids, stop strings, max tokens) were applied.
@@ -75,6 +78,7 @@ struct FinishInput {
     Span<const SlotOutcome> outcomes;
     Span<const DraftResult> drafts;
     Span<const ChunkResult> chunks;
+    Span<const JobResult> jobs;
     StepTiming timing;
 };
 

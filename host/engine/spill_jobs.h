@@ -16,6 +16,7 @@ struct SpillFile {
     int64_t at = 0, parent_at = 0;
     int64_t bytes = 0;  ///< of the file
     int32_t first_page = 0, pages = 0;
+    uint64_t used = 0;  ///< place in the order of use, of files found at the start
     uint32_t origin = 0;
     bool prompt_class = true;
     bool is_private = false;  ///< of one parked reply: worthless in another process
@@ -25,10 +26,10 @@ enum class SpillCommandKind : uint32_t {
     write_begin,  ///< `file`, `symbols` of [parent_at, at), salt, owner
     write_piece,  ///< appends `from`
     write_end,    ///< answers `stored`
-    write_abort,
-    remove,      ///< `file`; answers nothing
-    load_begin,  ///< `chain` from the first cut to the one that is wanted, `symbols` of [0, at)
-    read_piece,  ///< pages [page, page + pages) of chain[link], or its snapshot, into `to`
+    write_abort,  ///< answers `write_failed` for job 0
+    remove,       ///< `file`; answers nothing
+    load_begin,   ///< `chain` from the first cut to the one that is wanted, `symbols` of [0, at)
+    read_piece,   ///< pages [page, page + pages) of chain[link], or its snapshot, into `to`
 };
 
 /// Spans live until the answer that ends their use: a piece's own, `stored` or a failure for what
@@ -41,8 +42,9 @@ struct SpillCommand {
     Span<const int32_t> symbols;
     Span<const SpillFile> chain;
     int32_t link = 0, page = 0, pages = 0;
-    bool snapshot = false;  ///< read_piece: the snapshot follows the pages
-    Span<const uint8_t> from;
+    bool snapshot = false;     ///< read_piece: the snapshot follows the pages
+    int64_t bytes = 0;         ///< pieces: of the job's staging area
+    Span<const uint8_t> from;  ///< set by whoever knows the areas
     Span<uint8_t> to;
 };
 

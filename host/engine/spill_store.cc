@@ -157,6 +157,9 @@ void SpillStore::scan() {
         return std::tie(a.used, a.file.at, a.file.lookup) <
                std::tie(b.used, b.file.at, b.file.lookup);
     });
+    for (size_t i = 0; i < all.size(); ++i) {
+        all[i].file.used = i + 1;
+    }
     // Parents first; a file whose parent is missing can never be read back.
     std::set<SpillDigest> known;
     std::vector<bool> taken(all.size(), false);
@@ -195,7 +198,8 @@ bool SpillStore::write(const SpillCommand& c, SpillEvent* answer) {
     if (c.kind == SpillCommandKind::write_abort) {
         writer_.abandon();
         write_failed_ = true;
-        return false;
+        answer->kind = SpillEventKind::write_failed;
+        return true;
     }
     const bool begins = c.kind == SpillCommandKind::write_begin;
     write_failed_ = write_failed_ && !begins;

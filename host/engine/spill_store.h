@@ -29,7 +29,7 @@ class SpillStore {
     static Result<std::unique_ptr<SpillStore>> open(SpillStoreConfig config, Host& host);
     ~SpillStore();
 
-    /// Usable files, parents before children, else the least recently used first.
+    /// Usable files, parents before children.
     Span<const SpillFile> found() const { return found_; }
 
     /// Kinds write_* and remove. True: there is an answer.

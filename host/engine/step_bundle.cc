@@ -20,7 +20,8 @@ struct FileHead {
 struct FrameHead {
     uint32_t kind = 0, bytes = 0;
 };
-constexpr uint32_t kPlanFrame = 1, kResultFrame = 2;
+constexpr uint32_t kPlanFrame = 1, kResultFrame = 2, kImportFrame = 3;
+constexpr uint32_t kMostStaged = 256 << 20;
 constexpr uint64_t kResultBytes = 1 << 20;  // 48 rows with 20 logprobs take 9 kB
 constexpr size_t kBuffer = 1 << 20;
 constexpr uint64_t kFlushFrames = 256;  // what a crash may lose
@@ -73,13 +74,18 @@ Result<std::unique_ptr<BundleWriter>> BundleWriter::create(const std::string& di
     return writer;
 }
 
-void BundleWriter::frame(uint32_t kind, Span<const uint8_t> payload) {
+void BundleWriter::frame(uint32_t kind, Span<const uint8_t> payload, Span<const uint8_t> rest) {
     if (file_ == nullptr) {
         return;
     }
-    const FrameHead head{kind, static_cast<uint32_t>(payload.size)};
+    const uint64_t zero = 0;
+    const uint64_t bytes = payload.size + rest.size;
+    const uint64_t padding = (8 - bytes % 8) % 8;
+    const FrameHead head{kind, static_cast<uint32_t>(bytes + padding)};
     const bool written = std::fwrite(&head, sizeof head, 1, file_) == 1 &&
                          std::fwrite(payload.data, 1, payload.size, file_) == payload.size &&
+                         std::fwrite(rest.data, 1, rest.size, file_) == rest.size &&
+                         std::fwrite(&zero, 1, padding, file_) == padding &&
                          (++frames_ % kFlushFrames != 0 || std::fflush(file_) == 0);
     if (!written) {
         host_.log(LogLevel::error, "record",
@@ -106,6 +112,10 @@ void BundleWriter::on_result(const StepResult& result) {
     frame(kResultFrame, {out.data, bytes});
 }
 
+void BundleWriter::on_import(uint64_t job, Span<const uint8_t> staged) {
+    frame(kImportFrame, {reinterpret_cast<const uint8_t*>(&job), sizeof job}, staged);
+}
+
 Status BundleReader::open(const std::string& dir) {
     path_ = dir + "/" + kStepsFile;
     file_.reset(std::fopen(path_.c_str(), "rb"));
@@ -127,8 +137,9 @@ Result<bool> BundleReader::read(Frame* out) {
     if (std::fread(&head, sizeof head, 1, file_.get()) != 1) {
         return false;
     }
-    if ((head.kind != kPlanFrame && head.kind != kResultFrame) ||
-        head.bytes > plan::kMaxPlanBytes || head.bytes % 8 != 0) {
+    const bool staged = head.kind == kImportFrame && head.bytes >= 8;
+    if ((head.kind != kPlanFrame && head.kind != kResultFrame && !staged) ||
+        head.bytes > (staged ? kMostStaged : plan::kMaxPlanBytes) || head.bytes % 8 != 0) {
         return error(Code::invalid_argument,
                      "{}: damaged after step {}: frame of kind {}, {} bytes", path_, step_,
                      head.kind, head.bytes);
@@ -149,6 +160,16 @@ Result<bool> BundleReader::next(StepPlan* plan, StepResult* result, bool* has_re
         }
     }
     has_ahead_ = false;
+    for (import_count_ = 0; ahead_.kind == kImportFrame; ++import_count_) {
+        if (import_count_ == imports_.size()) {
+            imports_.emplace_back();
+        }
+        std::swap(imports_[import_count_], ahead_);
+        TENON_ASSIGN(const bool found, read(&ahead_));
+        if (!found) {
+            return false;  // the run ended before the plan
+        }
+    }
     if (ahead_.kind != kPlanFrame) {
         return error(Code::invalid_argument, "{}: a result without its plan after step {}", path_,
                      step_);
@@ -224,6 +245,15 @@ std::string result_difference(const StepResult& a, const StepResult& b) {
         if (a.chunks[i].status != b.chunks[i].status ||
             a.chunks[i].stage_end != b.chunks[i].stage_end) {
             return format("chunk of slot {}: another status", b.chunks[i].slot);
+        }
+    }
+    if (a.jobs.size != b.jobs.size) {
+        return format("{} jobs, recorded {}", b.jobs.size, a.jobs.size);
+    }
+    for (uint64_t i = 0; i < a.jobs.size; ++i) {
+        if (!same(a.jobs[i], b.jobs[i])) {
+            return format("job {}: code {}, recorded job {} with {}", b.jobs[i].job, b.jobs[i].code,
+                          a.jobs[i].job, a.jobs[i].code);
         }
     }
     if (a.probe != b.probe) {

@@ -13,7 +13,8 @@ namespace tenon::engine {
 
 /// File of the steps inside a bundle's folder: 16 bytes of header, then frames {u32 kind, u32
 /// bytes, payload}, all little-endian and 8-byte aligned. Plans and results have their wire form
-/// (engine.md 1.5), so each carries its own digest.
+/// (engine.md 1.5), so each carries its own digest. Staged bytes {u64 job, bytes} come before the
+/// plan that imports them, with a length that the plan's record gives.
 constexpr const char* kStepsFile = "steps.tnr";
 constexpr const char* kManifestFile = "manifest.json";
 
@@ -30,10 +31,11 @@ class BundleWriter final : public PlannerRecorder {
     void on_finish(const FinishInput&) override {}
     void on_plan(Span<const uint8_t> message) override;
     void on_result(const StepResult& result) override;
+    void on_import(uint64_t job, Span<const uint8_t> staged) override;
 
   private:
     BundleWriter(std::FILE* file, Host& host);
-    void frame(uint32_t kind, Span<const uint8_t> payload);
+    void frame(uint32_t kind, Span<const uint8_t> payload, Span<const uint8_t> rest = {});
 
     std::FILE* file_;
     Host& host_;
@@ -50,6 +52,14 @@ class BundleReader {
     /// The next plan, and its result if the run got that far. False: the end was reached.
     /// errors  invalid_argument: damaged, names the step before
     Result<bool> next(StepPlan* plan, StepResult* result, bool* has_result);
+    /// Calls f(job, staged bytes, padded with zeros) for each import of the last plan.
+    template <class F>
+    void each_import(F&& f) const {
+        for (size_t i = 0; i < import_count_; ++i) {
+            const Span<const uint8_t> bytes = imports_[i].view();
+            f(imports_[i].payload[0], bytes.subspan(8, bytes.size - 8));
+        }
+    }
 
   private:
     struct Frame {
@@ -68,6 +78,8 @@ class BundleReader {
     std::unique_ptr<std::FILE, Close> file_;
     std::string path_;
     Frame plan_, result_, ahead_;
+    std::vector<Frame> imports_;
+    size_t import_count_ = 0;
     bool has_ahead_ = false;
     uint64_t step_ = 0;
     plan::Decoder plan_decoder_, result_decoder_;

@@ -13,7 +13,7 @@ tenon_add_test(test_engine PLAIN
             unit/engine_prefix_test.cc
             unit/engine_replay_test.cc unit/engine_reply_test.cc unit/engine_request_test.cc
     LINK tenon_engine tenon_fakes)
-tenon_add_test(test_engine_spill PLAIN SOURCES unit/engine_spill_file_test.cc
+tenon_add_test(test_engine_spill PLAIN SOURCES unit/engine_spill_file_test.cc unit/engine_spill_test.cc
     LINK tenon_engine tenon_fakes)
 # Replaces malloc, so it is a program of its own.
 tenon_add_test(test_engine_memory SOURCES unit/engine_memory_test.cc LINK tenon_engine tenon_fakes)

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "tests/unit/engine_support.h"
@@ -98,7 +99,8 @@ void free(void* p) {
 namespace tenon::test {
 namespace {
 
-/// 0: nothing is kept; else prompts repeat, so that cuts come and go all the time.
+/// 0: nothing is kept; else prompts repeat, so that cuts come and go all the time. Negative: to and
+/// from disk.
 class EngineMemory : public testing::TestWithParam<int32_t> {};
 
 TEST_P(EngineMemory, Pitfall_05_Nothing_is_allocated_and_memory_stays_over_ten_thousand_requests) {
@@ -107,8 +109,17 @@ TEST_P(EngineMemory, Pitfall_05_Nothing_is_allocated_and_memory_stays_over_ten_t
     }
     ScriptedOptions options;
     options.draft_max = 5;
-    options.snapshot_cells = GetParam();
+    options.snapshot_cells = std::abs(GetParam());
     EngineSettings settings;
+    const bool spills = GetParam() < 0;
+    const auto dir =
+        std::filesystem::temp_directory_path() / ("tenon_memory_" + std::to_string(::getpid()));
+    if (spills) {
+        std::filesystem::create_directory(dir);
+        options.staging = true;
+        settings.spill_dir = dir.string();
+        settings.spill_budget = 1 << 20;  // files are removed all the time too
+    }
     settings.draft_depth = 4;
     settings.copy_drafts = true;
     LoopBench bench(options, settings);
@@ -125,7 +136,7 @@ TEST_P(EngineMemory, Pitfall_05_Nothing_is_allocated_and_memory_stays_over_ten_t
             std::vector<Ref<ReplySink>> sinks;
             for (uint64_t n = 1 + rng() % 12; n > 0; --n, ++i) {
                 Ask ask = random_ask(rng, 60, 12);
-                if (GetParam() > 0 && rng() % 2 == 0) {
+                if (GetParam() != 0 && rng() % 2 == 0) {
                     ask.prompt = prompts[rng() % prompts.size()];
                     ask.desc.keeps_reasoning = true;
                 }
@@ -146,7 +157,7 @@ TEST_P(EngineMemory, Pitfall_05_Nothing_is_allocated_and_memory_stays_over_ten_t
     counting.store(true);
     const int64_t resident_before = resident();
     const int64_t bytes_before = static_cast<int64_t>(mallinfo2().uordblks);
-    serve(10'000);
+    serve(spills ? 2'000 : 10'000);
     EngineStats stats;
     bench.loop->stats(&stats);
     counting.store(false);
@@ -165,13 +176,18 @@ TEST_P(EngineMemory, Pitfall_05_Nothing_is_allocated_and_memory_stays_over_ten_t
     EXPECT_LT(bytes_after - bytes_before, 512 * 1024)
         << "the process grew with the number of requests";
     EXPECT_LE(resident_after, resident_before + resident_before / 50 + (8 << 20));
-    EXPECT_GE(stats.requests_total, 10'000);
+    EXPECT_GE(stats.requests_total, spills ? 2'000 : 10'000);
     EXPECT_EQ(stats.pages_free, stats.pages_total);
-    EXPECT_EQ(cached > 0, GetParam() > 0);
+    EXPECT_EQ(cached > 0, GetParam() != 0);
+    EXPECT_EQ(bench.host.value("kv_spill_hits_total") > 0, spills);
+    std::filesystem::remove_all(dir);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cells, EngineMemory, testing::Values(0, 40),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Cells, EngineMemory, testing::Values(0, 40, -40),
+                         [](const testing::TestParamInfo<int32_t>& cells) {
+                             return cells.param < 0 ? std::string("spill")
+                                                    : std::to_string(cells.param);
+                         });
 
 }  // namespace
 }  // namespace tenon::test

@@ -20,11 +20,13 @@ class Recorder final : public engine::PlannerRecorder {
     struct Step {
         OutlineInput outline;
         std::vector<PlannerEvent> events;
+        std::vector<engine::SpillEvent> spill;
         FinishInput finish;
         std::vector<engine::SlotOutcome> outcomes;
         std::deque<std::vector<int32_t>> tokens;
         std::vector<DraftResult> drafts;
         std::vector<ChunkResult> chunks;
+        std::vector<JobResult> jobs;
         std::vector<uint8_t> plan;
     };
     struct Spec {
@@ -45,6 +47,8 @@ class Recorder final : public engine::PlannerRecorder {
             }
         }
         s.outline.events = s.events;
+        s.spill.assign(input.spill.begin(), input.spill.end());
+        s.outline.spill = s.spill;
     }
     void on_finish(const FinishInput& input) override {
         Step& s = steps.back();
@@ -58,6 +62,8 @@ class Recorder final : public engine::PlannerRecorder {
         s.finish.outcomes = s.outcomes;
         s.finish.drafts = s.drafts;
         s.finish.chunks = s.chunks;
+        s.jobs.assign(input.jobs.begin(), input.jobs.end());
+        s.finish.jobs = s.jobs;
     }
     void on_plan(Span<const uint8_t> message) override {
         steps.back().plan.assign(message.begin(), message.end());

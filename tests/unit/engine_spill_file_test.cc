@@ -319,7 +319,9 @@ TEST_F(Spill, An_abandoned_file_leaves_nothing_and_its_late_pieces_are_answered)
     c.symbols = {symbols_.data(), 501};
     EXPECT_FALSE(s->write(c, &e));
     c.kind = SpillCommandKind::write_abort;
-    EXPECT_FALSE(s->write(c, &e));
+    EXPECT_TRUE(s->write(c, &e));
+    EXPECT_EQ(e.kind, SpillEventKind::write_failed);
+    EXPECT_FALSE(e.no_writes);
     c.kind = SpillCommandKind::write_piece;
     c.job = 5;
     EXPECT_TRUE(s->write(c, &e));

@@ -126,7 +126,8 @@ class Bench {
     explicit Bench(const ScriptedOptions& options = {}, int32_t draft_depth = 0,
                    engine::PlannerRecorder* recorder = nullptr,
                    Span<ScheduleOverlay* const> overlays = {}, bool copy_drafts = false,
-                   const std::function<void(engine::PlannerConfig&)>& tune = {})
+                   const std::function<void(engine::PlannerConfig&)>& tune = {},
+                   engine::SpillTier* spill = nullptr)
         : host(true),
           model(options),
           metrics(host),
@@ -153,7 +154,8 @@ class Bench {
         }
         delivery = std::make_unique<engine::Delivery>(host, metrics, 256, fakes::kEos, wake);
         core = std::make_unique<engine::EngineCore>(
-            engine::CoreParts{model, host, *delivery, metrics, queue, recorder}, config, overlays);
+            engine::CoreParts{model, host, *delivery, metrics, queue, recorder, spill}, config,
+            overlays);
         limits.context_tokens = options.context;
         limits.vocab = config.info.vocab;
         limits.text_vocab = fakes::kTextVocab;
