@@ -541,8 +541,8 @@ Status EngineLoop::submit(const RequestDesc& desc, ReplySink** out) noexcept {
             }
             const Status why = i.refusal();
             return why.ok() ? error(Code::unavailable,
-                                    "queue full: {} requests came since the last step, {} replies "
-                                    "may run or wait",
+                                    "queue full: {} replies run or wait, limit {}; the "
+                                    "engine has not taken the newest yet",
                                     before, limit)
                             : why.copy();
         }
