@@ -2,7 +2,11 @@
 // bench --scenario: what drafts, several streams and interleaving bring, against the same run with
 // the switch off.
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -87,6 +91,9 @@ class Scenario {
         }
         if (args_.scenario == "turns") {
             return turns(report);
+        }
+        if (args_.scenario == "spill") {
+            return spill(report);
         }
         return args_.scenario == "streams" ? streams(report) : interleave(report);
     }
@@ -282,6 +289,61 @@ class Scenario {
         return {};
     }
 
+    /// Waits until the kept cuts are on disk, then gives up those in memory.
+    Status spill_all() {
+        EngineLoop& engine = local_.engine();
+        const int64_t limit = local_.host().now_us() + 60'000'000;
+        const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+        // The engine looks at what it keeps at least each quarter of a second.
+        std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        while (!engine.flush_spill() && local_.host().now_us() < limit) {
+            nap();
+        }
+        engine.set_memory_level(1);
+        EngineStats stats;
+        do {
+            nap();
+            engine.stats(&stats);
+        } while (stats.pages_free < stats.pages_total && local_.host().now_us() < limit);
+        engine.set_memory_level(0);
+        return local_.host().now_us() < limit
+                   ? Status()
+                   : error(Code::deadline, "the kept state was not on disk after 60 s");
+    }
+
+    /// A prompt, and the same one again with its state on disk only.
+    Status spill(Json* report) {
+        std::vector<double> prefill, restore;
+        local_.engine().flush_spill();
+        for (int run = 0; run < args_.runs; ++run) {
+            const Ids ids = long_prompt();
+            sha_.clear();
+            for (const bool spilled : {false, true}) {
+                Stream s;
+                RequestDesc desc = describe(ids, 8, kIgnoreEos);
+                desc.flags &= ~uint32_t{kNoPrefix};
+                TENON_TRY(start(desc, &s));
+                drain(&s);
+                TENON_TRY(std::move(s.status));
+                const auto kept = static_cast<int64_t>(ids.size()) - 1;
+                if (s.timings.cached_tokens != (spilled ? kept : 0)) {
+                    return error(Code::internal, "{} of {} tokens were kept, expected {}",
+                                 s.timings.cached_tokens, kept, spilled ? kept : 0);
+                }
+                (spilled ? restore : prefill)
+                    .push_back(static_cast<double>(s.timings.first_token) * 1e-3);
+                compare({reinterpret_cast<const char*>(s.timings.token_sha),
+                         sizeof s.timings.token_sha});
+                TENON_TRY(spill_all());
+            }
+        }
+        (*report)["prompt_tokens"] = args_.prompt_tokens;
+        (*report)["prefill_ttft_ms"] = median(prefill);
+        (*report)["restored_ttft_ms"] = median(restore);
+        (*report)["restored_to_prefill"] = median(restore) / median(prefill);
+        return {};
+    }
+
     /// Prompt first, whatever the profile's overlays say: the peer of `interleave`.
     class PromptFirst final : public Implements<PromptFirst, ScheduleOverlay> {
       public:
@@ -465,6 +527,12 @@ void print_table(const std::string& scenario, const Json& report) {
                         number(j, "all_tokens_per_s"), number(j, "speedup"),
                         number(j, "one_cpu_ms_per_token"), number(j, "all_cpu_ms_per_token"));
         }
+    } else if (scenario == "spill") {
+        std::printf(
+            "prompt computed              %10.1f ms to the first token, %d tokens\n"
+            "state read back from disk    %10.1f ms (%.1f %%)\n",
+            number(report, "prefill_ttft_ms"), report.at("prompt_tokens").get<int>(),
+            number(report, "restored_ttft_ms"), number(report, "restored_to_prefill") * 100);
     } else if (scenario == "turns") {
         std::printf(
             "first turn                   %10.1f ms to the first token\n"
@@ -489,15 +557,48 @@ void print_table(const std::string& scenario, const Json& report) {
     }
 }
 
+/// A folder of temporary files that goes with this object.
+class TempFolder {
+  public:
+    ~TempFolder() {
+        if (!path_.empty()) {
+            std::error_code ec;
+            std::filesystem::remove_all(path_, ec);
+        }
+    }
+    Status make() {
+        std::error_code ec;
+        std::string name =
+            (std::filesystem::temp_directory_path(ec) / "tenon-bench-XXXXXX").string();
+        if (ec || ::mkdtemp(name.data()) == nullptr) {
+            return error(Code::io, "{}: no temporary folder can be made there: {}; set TMPDIR",
+                         name, std::strerror(errno));
+        }
+        path_ = name;
+        return {};
+    }
+    const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
 }  // namespace
 
 int bench_scenario(const BenchArgs& args) {
+    TempFolder folder;  // outlives the engine
     LocalEngine local;
     local.deployment().quiet();
     Json report = Json::object();
     bool loaded = false, differ = false;
     const Status status = guard([&]() -> Status {
-        TENON_TRY(local.open(args.profile.profile, args.profile.set));
+        std::vector<std::string> set = args.profile.set;
+        if (args.scenario == "spill") {
+            // Not the profile's folder, which a server may be using; --set may name another.
+            TENON_TRY(folder.make());
+            set.insert(set.begin(), format("kv_spill.dir=\"{}\"", folder.path()));
+        }
+        TENON_TRY(local.open(args.profile.profile, set));
         loaded = true;
         if (args.prompt_tokens + 1 > local.engine().info().context_tokens) {
             return error(Code::invalid_argument, "--prompt-tokens {}: the profile's context is {}",

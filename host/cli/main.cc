@@ -209,8 +209,9 @@ int main(int argc, char** argv) {
     bench
         ->add_option("--scenario", bench_args.scenario,
                      "solo: drafts on and off; streams: several at once; interleave: decoding "
-                     "beside a prompt; turns: a conversation's second turn")
-        ->check(CLI::IsMember({"solo", "streams", "interleave", "turns"}));
+                     "beside a prompt; turns: a conversation's second turn; spill: its state read "
+                     "back from a temporary folder, or --set kv_spill.dir")
+        ->check(CLI::IsMember({"solo", "streams", "interleave", "turns", "spill"}));
     bench
         ->add_option("--synthetic", bench_args.synthetic,
                      "folder written by models/synthetic/make.py: times of windows, draft passes "

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // replay: runs the plans of a record again and compares every result, bit for bit.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -50,6 +51,24 @@ struct Outcome {
     std::string difference;
 };
 
+/// Puts what the recorded run read from spill files where the plan's imports take it from.
+bool fill_staging(Model& model, const engine::BundleReader& reader) {
+    auto* staging = facet_of<ModelStaging>(&model);
+    bool fits = true;
+    reader.each_import([&](uint64_t job, Span<const uint8_t> bytes) {
+        const int32_t areas = staging == nullptr ? 0 : staging->areas();
+        if (areas == 0) {
+            fits = false;
+            return;
+        }
+        const Span<uint8_t> area =
+            staging->area(static_cast<int32_t>(job % static_cast<uint64_t>(areas)));
+        fits = fits && bytes.size <= area.size;
+        std::copy_n(bytes.begin(), std::min(bytes.size, area.size), area.begin());
+    });
+    return fits;
+}
+
 /// Submits every plan to a model that nothing else uses. Stops at the first difference.
 Status replay(Model& model, const std::string& dir, Outcome* out) {
     engine::BundleReader reader;
@@ -63,6 +82,10 @@ Status replay(Model& model, const std::string& dir, Outcome* out) {
             return {};
         }
         const uint64_t step = plan.header.step;
+        if (!fill_staging(model, reader)) {
+            return error(Code::invalid_argument,
+                         "step {}: it imports state, but the model has no staging for it", step);
+        }
         TENON_TRY_CTX(model.submit(plan), "step {}", step);
         StepResult replayed;
         TENON_TRY_CTX(model.collect(step, Stage::done, &replayed), "step {}", step);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "host/checkpoint/checkpoint.h"
 #include "host/lifecycle/auto_choice.h"
@@ -263,7 +264,15 @@ Status Deployment::make_request() {
 /// Cells of kept cuts from their budget; 0 keeps nothing.
 Status Deployment::plan_cells() {
     const int64_t budget = profile_.bag("prefix").integer("snapshot_budget");
+    const bool spills = !profile_.bag("kv_spill").text("dir").empty();
     if (budget == 0 || info_.snapshot_bytes == 0) {
+        if (spills) {
+            exit_code_ = kExitUsage;
+            return error(Code::invalid_argument,
+                         "{}: kv_spill.dir: nothing is kept, so nothing can go to disk; set "
+                         "prefix.snapshot_budget, or leave the key out",
+                         profile_.shown);
+        }
         return {};
     }
     const int64_t cells = std::min<int64_t>(budget / info_.snapshot_bytes, kMostCells);
@@ -277,6 +286,7 @@ Status Deployment::plan_cells() {
                      least, size_text(least * info_.snapshot_bytes));
     }
     request_.snapshot_cells = static_cast<int32_t>(cells);
+    request_.spill = spills;
     return {};
 }
 
@@ -445,6 +455,64 @@ Status Deployment::load() {
     return {};
 }
 
+namespace {
+
+/// A line for a file, or for each file in a folder. Size and time stand for the contents, which are
+/// too many to read at every start.
+void add_stamps(const std::filesystem::path& path, std::string* text) {
+    std::vector<std::string> lines;
+    const auto add = [&lines](const std::filesystem::path& file) {
+        struct stat st {};
+        if (::stat(file.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+            lines.push_back(format(
+                "{} {} {}.{}\n", file.filename().string(), static_cast<int64_t>(st.st_size),
+                static_cast<int64_t>(st.st_mtim.tv_sec), static_cast<int64_t>(st.st_mtim.tv_nsec)));
+        }
+    };
+    add(path);
+    std::error_code ec;
+    for (const auto& entry : std::filesystem::directory_iterator(path, ec)) {
+        add(entry.path());
+    }
+    std::sort(lines.begin(), lines.end());
+    for (const std::string& line : lines) {
+        *text += line;
+    }
+}
+
+}  // namespace
+
+std::string Deployment::spill_identity() const {
+    std::string text = format("tenon {}\n", kVersion);
+    if (checkpoint_) {
+        text += format("{}\n", checkpoint_->config_json());
+        add_stamps(checkpoint_->dir().str(), &text);
+    }
+    if (tables_) {
+        add_stamps(tables_->dir().str(), &text);
+    }
+    for (const std::string& path : profile_.bag("model").list("extra_tensors")) {
+        add_stamps(path, &text);
+    }
+    for (const auto& section : profile_.sections) {
+        const std::string title = section->bag.section();
+        const bool matters = title == "model" || title == "quant" || title == "compute" ||
+                             title == "overlay" || title.rfind("overlay", 0) == 0;
+        const LoadedLibrary* library = section->component.library;
+        if (matters && library != nullptr) {
+            text += format("{} {} {}\n", title, section->plugin, library->descriptor->version);
+        }
+    }
+    for (WeightOverlay* overlay : weight_overlays_) {
+        const Span<const uint8_t> digest = overlay->digest();
+        text.append(reinterpret_cast<const char*>(digest.data), digest.size);
+    }
+    for (const std::string& fusion : profile_.bag("compute").list("fusions_off")) {
+        text += "off " + fusion + "\n";
+    }
+    return text;
+}
+
 EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     const OptionBag& engine = profile_.bag("engine");
     const OptionBag& sampling = profile_.bag("sampling");
@@ -468,6 +536,11 @@ EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     s.prefix_strict = profile_.bag("prefix").flag("strict");
     s.salt_by_key = profile_.bag("prefix").text("scope") == "key";
     s.replay_bytes = profile_.bag("prefix").integer("replay_budget");
+    const OptionBag& spill = profile_.bag("kv_spill");
+    s.spill_dir = spill.text("dir");
+    s.spill_budget = spill.integer("budget");
+    s.spill_on_exit = spill.flag("on_exit");
+    s.spill_identity = s.spill_dir.empty() ? "" : spill_identity();
     s.join_wait_us = engine.integer("join_wait");
     s.max_queued = static_cast<int32_t>(engine.integer("max_queued"));
     s.clamp_max_tokens = engine.flag("clamp_max_tokens");

@@ -99,6 +99,8 @@ class Deployment {
     Result<int64_t> largest(int64_t most, const std::function<ModelRequest(int64_t)>& request);
     Status plan_cells();
     void put_tap();
+    /// Text that differs wherever the bits of state may differ: weights, overlays, kernels.
+    std::string spill_identity() const;
     ModelRequest request_with(int64_t context_tokens, int32_t slots) const;
     Status plan_for(const ModelRequest& request, MemoryReport* out);
 

@@ -11,8 +11,8 @@ namespace {
 /// Host keys whose path is written, or need not exist.
 bool is_output(const SectionSpec& spec, const std::string& key) {
     const std::string_view section = spec.name;
-    return (section == "log" && key == "file") || (section == "kv_spill" && key == "dir") ||
-           (section == "" && key == "base") || section == "plugins";
+    return (section == "log" && key == "file") || (section == "" && key == "base") ||
+           section == "plugins";
 }
 
 }  // namespace
@@ -45,8 +45,11 @@ std::vector<Lack> find_lacks(const Profile& profile, HostServices& host) {
                 std::error_code ec;
                 if (!path.empty() && !is_output(*s->spec, v.key.str()) &&
                     !std::filesystem::exists(path, ec)) {
-                    lacks.push_back({kExitData, format("{}: {} in {}: {} does not exist",
-                                                       profile.shown, v.key, title, path)});
+                    // A folder to write into is a setting, not data.
+                    const bool is_setting = s->spec->name == std::string_view("kv_spill");
+                    lacks.push_back({is_setting ? kExitUsage : kExitData,
+                                     format("{}: {} in {}: {} does not exist", profile.shown, v.key,
+                                            title, path)});
                 }
             }
         }

@@ -197,6 +197,7 @@ class Server {
             if (!drained.ok()) {
                 log_line(LogLevel::warn, "serve", drained.message());
             }
+            flush_spill(deadline);
         }
         host.begin_stopping();
         for (Frontend* f : frontends_) {
@@ -214,6 +215,15 @@ class Server {
         engine_.reset();
         if (const int failed = failure_code_.load(std::memory_order_acquire)) {
             code_ = failed;  // also when it failed while draining
+        }
+    }
+
+    /// Kept prefixes go to disk, until the deadline or a second signal.
+    void flush_spill(int64_t deadline) {
+        while (d_.host().now_us() < deadline && !engine_->flush_spill()) {
+            if (signals_.wait(kIdlePollUs).ending >= 2) {
+                return;
+            }
         }
     }
 

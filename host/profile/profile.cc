@@ -235,9 +235,6 @@ class CrossChecks {
         }
         TENON_TRY(memory());
         TENON_TRY(cluster());
-        if (profile_.bag("kv_spill").is_set("dir")) {
-            lacks("kv_spill", "dir", "has no disk tier for prefixes");
-        }
         if (profile_.bag("model").is_set("rank_files")) {
             lacks("model", "rank_files", "writes and reads no rank files");
         }

@@ -93,9 +93,11 @@ constexpr OptionSpec kPrefix[] = {
      "ids of earlier replies, found by their text; 0 = none", 0, kBytes},
 };
 constexpr OptionSpec kSpill[] = {
-    {"dir", T::path, nullptr, "disk tier of kept prefixes; off if absent"},
-    {"budget", T::size, "\"64 GiB\"", "bytes on disk", 0, kBytes},
-    {"on_exit", T::boolean, "true", "write kept prefixes at shutdown"},
+    {"dir", T::path, nullptr,
+     "folder of the disk tier of kept prefixes, one process each; off if absent"},
+    {"budget", T::size, "\"64 GiB\"", "bytes of its files; the least recently used go first", 0,
+     kBytes},
+    {"on_exit", T::boolean, "true", "write all kept prefixes at shutdown, within engine.drain"},
 };
 constexpr OptionSpec kMemory[] = {
     {"min_available", T::size, "0", "MemAvailable needed at start; 0 = what the plan needs", 0,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What goes wrong around a running `tenon serve`: clients that die, overload, signals, short memory, a damaged table.
+"""What goes wrong around a running `tenon serve`: clients that die, overload, signals, short memory, a damaged table,
+kept state on disk.
 
     serving_faults.py TENON PROFILE [NAME ...]        NAME = only these checks
 
@@ -350,7 +351,56 @@ def tables(folder):
         check("the file is named", table.name in server.log.read_text(), server.log.read_text()[-300:])
 
 
-for step in (killed_clients, overload, signals, memory, tables):
+def disk(folder):
+    """Kept state on disk: over a restart, over SIGKILL while it is written, foreign and torn files, a folder in use."""
+    kept = pathlib.Path(folder) / "kept"
+    kept.mkdir()
+    option = f'kv_spill.dir="{kept}"'
+    first = {"role": "user", "content": "Name a colour. " * 60}
+
+    def ask(server, *messages):
+        body = json.load(server.request("POST", "/v1/chat/completions", {
+            "model": "mini", "messages": list(messages), "temperature": 0, "max_tokens": 24, "ignore_eos": True}))
+        return body["choices"][0]["message"], body["usage"]
+
+    def visible(message):
+        return {k: v for k, v in message.items() if v and k in ("role", "content", "reasoning_content")}
+
+    with Server(folder) as server:  # what is right: no disk tier
+        assert server.wait_ready(), server.log.read_text()
+        reply, usage = ask(server, first)
+        second = [first, visible(reply), {"role": "user", "content": "And one more?"}]
+        right, _ = ask(server, *second)
+        check("nothing was kept for the first turn", usage["prompt_tokens_details"]["cached_tokens"] == 0, str(usage))
+    with Server(folder, option) as server:
+        assert server.wait_ready(), server.log.read_text()
+        check("the first turn is the same with a disk tier", ask(server, first)[0] == reply)
+        with Server(kept, option) as other:
+            code = other.process.wait(60)
+            check("a second process on the folder: 2", code == 2, str(code))
+        check("a running server ends with 0", server.end() == 0, server.log.read_text()[-300:])
+    files = list(kept.glob("*.tnkv"))
+    check("files were written at shutdown", files)
+    (kept / "ffff.tnkv").write_bytes(b"TNKV" + bytes(9000))
+    (kept / "half.tnkv.tmp").write_bytes(bytes(100))
+    with Server(folder, option) as server:
+        assert server.wait_ready(), server.log.read_text()
+        check("foreign and torn files went", not (kept / "ffff.tnkv").exists() and not list(kept.glob("*.tmp")))
+        got, usage = ask(server, *second)
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        check("the second turn goes on from disk", cached > 300 and server.metric("kv_spill_hits_total") == 1, str(usage))
+        check("with the same reply", got == right, f"{got} against {right}")
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)  # the new cuts are being written, or are about to be
+        server.end(signal.SIGKILL)
+    with Server(folder, option) as server:
+        assert server.wait_ready(), server.log.read_text()
+        got, usage = ask(server, *second)
+        check("after SIGKILL the reply is the same", got == right, f"{got} against {right}")
+        check("and nothing half-written is left", not list(kept.glob("*.tmp")))
+
+
+for step in (killed_clients, overload, signals, memory, tables, disk):
     if not ONLY or step.__name__ in ONLY:
         print(f"== {step.__name__}: {step.__doc__}", flush=True)
         begin = time.monotonic()

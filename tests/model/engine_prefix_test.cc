@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Kept prefixes on the real small model: ids from a cut, from a shared prefix and after a
 // cancellation are the ids of a fresh prompt.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "fakes/fake_host.h"
@@ -19,8 +25,10 @@ class EnginePrefix : public ::testing::Test {
   protected:
     /// One model for all tests of the suite; an engine of its own for each `Served`.
     struct Served {
-        explicit Served(int32_t cells, int32_t chunk_rows = 128) {
+        explicit Served(int32_t cells, int32_t chunk_rows = 128, const std::string& spill_dir = {},
+                        int64_t pool_pages = 0) {
             RigOptions options = mini_model();
+            options.spill = !spill_dir.empty();
             options.slots = 2;
             options.chunk_rows = chunk_rows;
             options.snapshot_cells = cells;
@@ -30,6 +38,8 @@ class EnginePrefix : public ::testing::Test {
             settings.context_tokens = options.context;
             settings.chunk_rows = chunk_rows;
             settings.snapshot_cells = cells;
+            settings.spill_dir = spill_dir;
+            settings.pool_pages = pool_pages;
             settings.draft_depth = 3;
             auto made = EngineLoop::create(rig->model(), std::move(settings), host, {});
             check(made.ok() ? Status() : made.take_status());
@@ -59,6 +69,12 @@ class EnginePrefix : public ::testing::Test {
                 }
             }
             return reply;
+        }
+        void flush() {
+            const int64_t limit = host.now_us() + 60'000'000;
+            while (!loop->flush_spill() && host.now_us() < limit) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            }
         }
         Reply ask(const std::vector<int32_t>& prompt, float temperature = 0, uint64_t salt = 0) {
             return take(*submit(prompt, temperature, salt));
@@ -146,6 +162,45 @@ TEST_F(EnginePrefix, With_few_cells_the_ids_stay_the_same) {
             EXPECT_EQ(kept.ask(prompt).ids, fresh().ask(prompt).ids);
         }
     }
+}
+
+TEST_F(EnginePrefix, A_restarted_engine_goes_on_from_disk_with_the_ids_of_fresh_prompts) {
+    const std::filesystem::path dir =
+        std::filesystem::temp_directory_path() / ("tenon_mini_spill_" + std::to_string(::getpid()));
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directory(dir);
+    std::vector<int32_t> prompt = some_ids(390, 71);
+    for (int process = 0; process < 3; ++process) {
+        // A model of its own each time, as after a restart.
+        Served kept(32, 128, dir.string());
+        const auto n = static_cast<int64_t>(prompt.size());
+        const float temperature = process == 1 ? 1.0F : 0.0F;
+        const Reply reply = kept.ask(prompt, temperature);
+        EXPECT_EQ(reply.ids, fresh().ask(prompt, temperature).ids) << "process " << process;
+        if (process > 0) {
+            EXPECT_EQ(reply.cached, n - 33 - 1) << "all but what is new";
+            EXPECT_GT(kept.host.value("kv_spill_hits_total"), 0);
+        }
+        kept.flush();
+        prompt.insert(prompt.end(), reply.ids.begin(), reply.ids.end());
+        const std::vector<int32_t> more = some_ids(33, 80 + static_cast<uint64_t>(process));
+        prompt.insert(prompt.end(), more.begin(), more.end());
+    }
+    // Any flipped byte is a miss: the ids stay right and nothing is served.
+    for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+        if (entry.path().extension() == ".tnkv") {
+            std::fstream f(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+            f.seekp(4096 + 5000);
+            const char byte = static_cast<char>(f.peek());
+            f.seekp(4096 + 5000);
+            f.put(static_cast<char>(byte ^ 1));
+        }
+    }
+    Served kept(32, 128, dir.string());
+    const Reply reply = kept.ask(prompt);
+    EXPECT_EQ(reply.ids, fresh().ask(prompt).ids);
+    EXPECT_EQ(reply.cached, 0);
+    std::filesystem::remove_all(dir);
 }
 
 }  // namespace
