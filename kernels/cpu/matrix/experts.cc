@@ -192,7 +192,10 @@ class Experts final : public Implements<Experts, QuantExperts> {
                          auto* g = reinterpret_cast<float*>(mine + l.g);
                          auto* u = reinterpret_cast<float*>(mine + l.u);
                          int64_t staged_piece = -1;
-                         for (int64_t task = begin; task < end; ++task) {
+                         for (int64_t at = begin; at < end; ++at) {
+                             // The shared expert has most rows: begun last, it would keep one
+                             // worker busy alone.
+                             const int64_t task = pieces * blocks - 1 - at;
                              const Piece& piece = l.pieces[task / blocks];
                              const int64_t block = task % blocks;
                              const ExpertMatrices& e = expert(piece.expert);
