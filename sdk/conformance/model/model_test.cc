@@ -177,6 +177,140 @@ TEST_P(TextRules, A_stream_decoder_gives_the_same_text_for_any_split) {
     }
 }
 
+/// Events as text, one a line; neighbouring pieces of one kind are joined.
+class Transcript final : public ReplyEvents {
+  public:
+    void on_event(const ReplyEvent& event) noexcept override {
+        const std::string head =
+            format("{} {} {} ", static_cast<uint32_t>(event.kind), event.index, event.id);
+        const bool is_piece = event.kind == ReplyEventKind::reasoning ||
+                              event.kind == ReplyEventKind::content ||
+                              event.kind == ReplyEventKind::arguments;
+        if (!is_piece || head != head_) {
+            text += "\n" + head;
+        }
+        head_ = is_piece ? head : "";
+        text += event.text.str();
+    }
+
+    std::string text;
+
+  private:
+    std::string head_;
+};
+
+const std::string kReply = "I count: 1, 2.\nnaïve 🙂 <b>ok</b> {\"a\": [1]}\n\nDone";
+
+TEST_P(TextRules, A_stream_decoder_that_ends_inside_a_character_says_what_decoding_says) {
+    const std::vector<int32_t> ids = encode("é🙂👩‍👩‍👧");
+    for (size_t n = 1; n <= ids.size(); ++n) {
+        Ref<Blob> whole;
+        TENON_ASSERT_OK(codec_->decode({ids.data(), n}, 0, whole.out()));
+        Ref<StreamDecoder> decoder;
+        TENON_ASSERT_OK(codec_->make_decoder(0, decoder.out()));
+        std::string got = decoder->feed({ids.data(), n}).str();
+        got += decoder->flush().view();
+        EXPECT_EQ(got, whole->view().str()) << n << " ids";
+    }
+}
+
+TEST_P(TextRules, A_parser_says_the_same_for_any_split_and_beside_another_one) {
+    std::vector<int32_t> ids = encode(kReply);
+    if (const int32_t close = codec_->info().think_close; close >= 0) {
+        ids.insert(ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 3), close);
+    }
+    const auto open = [&](ReplyStart start, Ref<ReplyParser>* out) {
+        ReplyParserConfig config;
+        config.start = start;
+        config.call_id_seed = 7;
+        TENON_ASSERT_OK(codec_->make_parser(config, out->out()));
+    };
+    for (const ReplyStart start : {ReplyStart::reasoning, ReplyStart::content}) {
+        std::string whole;
+        for (const size_t step : {ids.size(), size_t{1}, size_t{2}, size_t{5}}) {
+            Ref<ReplyParser> parser, other;
+            open(start, &parser);
+            open(ReplyStart::reasoning, &other);
+            Transcript events, ignored;
+            for (size_t at = 0; at < ids.size(); at += step) {
+                const size_t n = std::min(step, ids.size() - at);
+                TENON_ASSERT_OK(parser->feed({ids.data() + at, n}, events));
+                TENON_ASSERT_OK(other->feed({ids.data(), 1}, ignored));
+            }
+            TENON_ASSERT_OK(parser->finish(ReplyEnd::eos, events));
+            whole = step == ids.size() ? events.text : whole;
+            EXPECT_EQ(events.text, whole) << "in steps of " << step;
+            EXPECT_NE(events.text.find("Done"), std::string::npos) << events.text;
+            EXPECT_EQ(events.text.substr(events.text.rfind('\n') + 1), "4 0  stop") << events.text;
+        }
+    }
+}
+
+TEST_P(TextRules, A_stop_string_ends_the_reply_before_it_over_any_token_border) {
+    const StrView stop = "1, 2";
+    ReplyParserConfig config;
+    config.stops = {&stop, 1};
+    Ref<ReplyParser> parser;
+    Ref<StopMatcher> matcher;
+    TENON_ASSERT_OK(codec_->make_parser(config, parser.out()));
+    TENON_ASSERT_OK(codec_->make_stop(config, matcher.out()));
+    Transcript events;
+    bool matched = false;
+    for (const int32_t id : encode(kReply)) {
+        TENON_ASSERT_OK(parser->feed({&id, 1}, events));
+        matched = matched || matcher->feed(id);
+        EXPECT_EQ(parser->stopped(), matched);
+    }
+    TENON_ASSERT_OK(parser->finish(ReplyEnd::stop_string, events));
+    EXPECT_TRUE(matched);
+    EXPECT_EQ(events.text, "\n1 0  I count: \n4 0  stop");
+}
+
+TEST_P(TextRules, A_request_renders_the_same_each_time_with_borders_inside) {
+    const std::string request = R"({"messages": [{"role": "system", "content": "Be brief."}, )"
+                                R"({"role": "user", "content": "naïve 🙂?"}]})";
+    std::vector<int32_t> first;
+    for (int i = 0; i < 2; ++i) {
+        Ref<Prompt> prompt;
+        TENON_ASSERT_OK(codec_->render(request, prompt.out()));
+        const std::vector<int32_t> ids(prompt->ids().begin(), prompt->ids().end());
+        first = i == 0 ? ids : first;
+        EXPECT_EQ(ids, first);
+        ASSERT_FALSE(ids.empty());
+        for (const int32_t id : ids) {
+            EXPECT_GE(id, 0);
+            EXPECT_LT(id, codec_->info().vocab);
+        }
+        EXPECT_NE(prompt->text().str().find("naïve 🙂?"), std::string::npos);
+        int64_t last = 0;
+        for (const Border& border : prompt->borders()) {
+            EXPECT_GE(border.position, last);
+            EXPECT_LE(border.position, static_cast<int64_t>(ids.size()));
+            last = border.position;
+        }
+    }
+}
+
+TEST_P(TextRules, Claims_the_checkpoint_and_describes_a_model_that_can_run) {
+    StrView config;
+    TENON_ASSERT_OK(checkpoint_->file("config.json", &config));
+    ModelInfo info;
+    TextCheckpoint whole(checkpoint_under_test(), config.str());
+    TENON_ASSERT_OK(family_->inspect(whole, &info));
+    EXPECT_GT(info.page_tokens, 0);
+    EXPECT_GT(info.page_bytes, 0);
+    EXPECT_GE(info.max_window_rows, 1);
+    EXPECT_GE(info.max_step_rows, info.max_window_rows);
+    EXPECT_GE(info.max_chunk_rows, 1);
+    EXPECT_GE(info.vocab, codec_->info().vocab) << "a token without a logit";
+    EXPECT_GT(info.context_limit, 0);
+    EXPECT_GE(info.draft_max, 0);
+    EXPECT_LT(info.draft_max, info.max_window_rows) << "a window holds a row and its drafts";
+    EXPECT_GE(info.ring_slack, info.draft_max) << "refused drafts must be rewound";
+    EXPECT_GE(info.max_in_flight, 1);
+    EXPECT_NE(info.family[0], '\0');
+}
+
 TEST_P(TextRules, User_text_never_becomes_a_control_token) {
     const TextInfo info = codec_->info();
     for (const int32_t control : {info.bos, info.eos, info.think_open, info.think_close}) {
