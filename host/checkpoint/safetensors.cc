@@ -4,6 +4,7 @@
 #include "host/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "host/checkpoint/strict_json.h"
@@ -174,6 +175,13 @@ Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
     return entries;
 }
 
+SafetensorsWriter::~SafetensorsWriter() {
+    if (!partial_.empty()) {
+        std::error_code ec;
+        std::filesystem::remove(partial_, ec);
+    }
+}
+
 Status SafetensorsWriter::open(const std::string& path, const std::vector<TensorOut>& tensors) {
     path_ = path;
     expected_ = 0;
@@ -191,7 +199,17 @@ Status SafetensorsWriter::open(const std::string& path, const std::vector<Tensor
     }
     std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 7) / 8 * 8, ' ');
-    file_.open(path, std::ios::binary | std::ios::trunc);
+    std::error_code ec;
+    const bool in_place =
+        std::filesystem::exists(path, ec) && !std::filesystem::is_regular_file(path, ec);
+    // Behind a link lies the file that is meant.
+    const std::filesystem::path target = std::filesystem::weakly_canonical(path, ec);
+    target_ = ec ? path : target.string();
+    const std::string written = in_place ? path : target_ + ".partial";
+    file_.open(written, std::ios::binary | std::ios::trunc);
+    if (file_ && !in_place) {
+        partial_ = written;
+    }
     const uint64_t length = text.size();
     file_.write(reinterpret_cast<const char*>(&length), 8);
     file_.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -208,7 +226,16 @@ Status SafetensorsWriter::append(const void* data, uint64_t bytes) {
 Status SafetensorsWriter::close() {
     TENON_CHECK(written_ == expected_, "{} bytes of {}", written_, expected_);
     file_.close();
-    return checked();
+    TENON_TRY(checked());
+    if (!partial_.empty()) {
+        std::error_code ec;
+        std::filesystem::rename(partial_, target_, ec);
+        if (ec) {
+            return error(Code::io, "{}: could not be written: {}", path_, ec.message());
+        }
+        partial_.clear();
+    }
+    return {};
 }
 
 Status SafetensorsWriter::checked() const {

@@ -45,10 +45,17 @@ struct TensorOut {
     const void* data = nullptr;  ///< for write_safetensors
 };
 
-/// Writes a file whose tensors are known beforehand and whose bytes come piece by piece.
+/// Writes a file whose tensors are known beforehand and whose bytes come piece by piece. They go to
+/// `path`.partial, which takes the file's name in `close` and is removed if that is never reached;
+/// what is no regular file (a pipe, /dev/null) is written in place.
 class SafetensorsWriter {
   public:
-    /// Writes the header. errors  io
+    SafetensorsWriter() = default;
+    ~SafetensorsWriter();
+    SafetensorsWriter(const SafetensorsWriter&) = delete;
+    SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+    /// Writes the header; once. errors  io
     Status open(const std::string& path, const std::vector<TensorOut>& tensors);
     /// The next bytes, in the order of the tensors. errors  io
     Status append(const void* data, uint64_t bytes);
@@ -58,7 +65,8 @@ class SafetensorsWriter {
   private:
     Status checked() const;
 
-    std::string path_;
+    std::string path_, target_;
+    std::string partial_;  ///< while it exists
     std::ofstream file_;
     uint64_t expected_ = 0, written_ = 0;
 };

@@ -45,6 +45,12 @@ int text_verb(const TextArgs& args, int (*run)(const TextArgs&)) {
     return code != 0 ? code : run(args);
 }
 
+/// An option whose value names something: `--record ""` is an unset variable of a script, and
+/// taking it for no option would hide that.
+std::string not_empty(const std::string& value) {
+    return value.empty() ? "needs a name, found \"\"" : "";
+}
+
 std::vector<const CLI::App*> verbs_of(const CLI::App& app) {
     return app.get_subcommands([](const CLI::App*) { return true; });
 }
@@ -142,8 +148,10 @@ int main(int argc, char** argv) {
     serve->add_option("--rank", serve_args.rank, "rank of this process (default: TENON_RANK, or 0)")
         ->envname("TENON_RANK")
         ->check(CLI::Range(0, 7));
-    serve->add_option("--record", record_dir,
-                      "new folder for every step with its result, for tenon replay");
+    serve
+        ->add_option("--record", record_dir,
+                     "new folder for every step with its result, for tenon replay")
+        ->check(not_empty);
     serve->footer(
         "Example:  tenon serve profiles/mini.toml --set frontend.bind=127.0.0.1:9000\n"
         "SIGTERM or Ctrl-C lets running replies end (engine.drain); a second one cuts them; SIGHUP "
@@ -216,7 +224,8 @@ int main(int argc, char** argv) {
         ->add_option("--synthetic", bench_args.synthetic,
                      "folder written by models/synthetic/make.py: times of windows, draft passes "
                      "and chunks at a real geometry, with made-up weights, also by kind of call")
-        ->excludes("--scenario");
+        ->excludes("--scenario")
+        ->check(not_empty);
     bench
         ->add_option("--prompt-tokens", bench_args.prompt_tokens,
                      "length of the prefill prompt (default: 2048)")
@@ -302,9 +311,10 @@ int main(int argc, char** argv) {
     auto* replay = app.add_subcommand(
         "replay", "run a record of serve --record again; names the first step that differs");
     replay->add_option("record", replay_args.dir, "folder of the record")->required();
-    replay->add_option("--profile", replay_args.profile,
-                       "profile to load, if it is not where it was");
-    replay->footer("Exit code 1: a step differs.");
+    replay
+        ->add_option("--profile", replay_args.profile, "profile to load, if it is not where it was")
+        ->check(not_empty);
+    replay->footer("Exit code 1: a step differs; 5: the record is damaged.");
     replay->callback([&] { code = replay_verb(replay_args); });
 
     PackArgs pack_args;

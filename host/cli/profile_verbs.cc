@@ -91,6 +91,7 @@ int serve_verb(const ProfileArgs& args, const std::string& record) {
     }
     SignalThread signals;
     const auto load = [&]() -> Status {
+        TENON_TRY(d.probe_frontends());
         TENON_TRY(d.create());
         TENON_TRY(d.plan());
         TENON_TRY(d.check_fit());

@@ -30,13 +30,14 @@ Result<Manifest> read_manifest(const std::string& dir) {
                      path);
     }
     const Json j = Json::parse(file, nullptr, false);
-    if (!j.is_object() || j.value("version", 0) != 1 || !j.contains("profile") ||
-        !j["profile"].is_string() || !j.contains("set") || !j["set"].is_array()) {
+    const auto text_at = [&](const char* key) { return j.contains(key) && j[key].is_string(); };
+    if (!j.is_object() || j.value("version", Json()) != 1 || !text_at("profile") ||
+        !text_at("profile_digest") || !j.contains("set") || !j["set"].is_array()) {
         return error(Code::invalid_argument, "{}: not the manifest of a record of version 1", path);
     }
     Manifest m;
     m.profile = j["profile"].get<std::string>();
-    m.digest = j.value("profile_digest", std::string());
+    m.digest = j["profile_digest"].get<std::string>();
     for (const Json& item : j["set"]) {
         if (item.is_string()) {
             m.set.push_back(item.get<std::string>());
@@ -119,12 +120,20 @@ int replay_verb(const ReplayArgs& args) {
     Deployment d(host);
     d.quiet();
     Outcome outcome;
-    bool loaded = false;
+    // Whose mistake `status` is: of the record, of the deployment, or of what the command names.
+    enum class At { record, deployment, command } at = At::record;
     const Status status = guard([&]() -> Status {
-        TENON_ASSIGN(const Manifest m, read_manifest(args.dir));
+        auto manifest = read_manifest(args.dir);
+        if (!manifest.ok()) {
+            at = manifest.status().code() == Code::not_found ? At::command : At::record;
+            return manifest.take_status();
+        }
+        const Manifest& m = *manifest;
+        at = At::deployment;
         TENON_TRY(d.open(args.profile.empty() ? m.profile : args.profile, m.set));
         TENON_TRY(d.require_plugins());
         if (d.profile().digest != m.digest) {
+            at = At::command;
             return error(Code::invalid_argument,
                          "{}: recorded with the profile digest {}, {} has {} now; name the profile "
                          "of the record with --profile",
@@ -134,7 +143,7 @@ int replay_verb(const ReplayArgs& args) {
         TENON_TRY(d.plan());
         TENON_TRY(d.check_fit());
         TENON_TRY(d.load());
-        loaded = true;
+        at = At::record;
         CostTable costs;
         WarmUp warm;
         warm.measure = false;
@@ -142,8 +151,8 @@ int replay_verb(const ReplayArgs& args) {
         return replay(*d.model(), args.dir, &outcome);
     });
     if (!status.ok()) {
-        return fail(loaded || d.exit_code() == kExitOk ? exit_code_of(status.code(), kExitUsage)
-                                                       : d.exit_code(),
+        const ExitCode invalid = at == At::command ? kExitUsage : kExitData;
+        return fail(at == At::deployment ? d.exit_code() : exit_code_of(status.code(), invalid),
                     status.message().str());
     }
     if (!outcome.difference.empty()) {

@@ -118,30 +118,42 @@ Status Deployment::require_plugins() {
     return Status(Code::unavailable, text);
 }
 
-Status Deployment::create_component(const ProfileSection& section, Object** out) {
-    const Component& c = *section.component.component;
+Status Deployment::in_section(const ProfileSection& section, const Status& status) {
+    exit_code_ = exit_code_of(status.code(), kExitUsage);
+    return status.with_context(format("{}: {}", profile_.shown, section.bag.section()));
+}
+
+Status Deployment::probe(const ProfileSection& section, ProbeResult* out) {
     const std::string title = section.bag.section();
     const Options options = section.bag.view(title);
-    const auto failed = [&](const Status& status) {
-        exit_code_ = exit_code_of(status.code(), kExitUsage);
-        return status.with_context(format("{}: {}", profile_.shown, title));
-    };
-    ProbeResult probe;
-    Status status = c.probe(ProbeEnv{sizeof(ProbeEnv), &host_, &options}, &probe);
-    if (status.ok() && probe.score <= 0) {
-        status = error(Code::unavailable, "not usable here: {}", StrView(probe.reason));
+    Status status =
+        section.component.component->probe(ProbeEnv{sizeof(ProbeEnv), &host_, &options}, out);
+    if (status.ok() && out->score <= 0) {
+        status = error(Code::unavailable, "not usable here: {}", StrView(out->reason));
     }
-    if (!status.ok()) {
-        return failed(status);
+    return status.ok() ? Status() : in_section(section, status);
+}
+
+Status Deployment::probe_frontends() {
+    for (const ProfileSection* section : profile_.all("frontend")) {
+        ProbeResult ignored;
+        TENON_TRY(probe(*section, &ignored));
     }
-    status = c.create(host_, options, out);
+    return {};
+}
+
+Status Deployment::create_component(const ProfileSection& section, Object** out) {
+    const Component& c = *section.component.component;
+    ProbeResult probed;
+    TENON_TRY(probe(section, &probed));
+    const Status status = c.create(host_, section.bag.view(section.bag.section()), out);
     if (!status.ok()) {
-        return failed(status);
+        return in_section(section, status);
     }
     created_.push_back(*out);
     chosen_.push_back(format("{} = {} {} ({})", kind_name(c.kind), c.name,
                              section.component.library->descriptor->version,
-                             StrView(probe.reason)));
+                             StrView(probed.reason)));
     return {};
 }
 

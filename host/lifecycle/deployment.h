@@ -82,6 +82,8 @@ class Deployment {
     /// For the model as it was loaded, or, before that, for `request`.
     EngineSettings engine_settings() const { return engine_settings(request_); }
     EngineSettings engine_settings(const ModelRequest& request) const;
+    /// Asks the front ends whether they could start, before minutes of loading.
+    Status probe_frontends();
     /// Creates one component; the object is released with the deployment.
     Status create_component(const ProfileSection& section, Object** out);
     /// Releases the `count` components that were created last (front ends end before the engine).
@@ -90,6 +92,9 @@ class Deployment {
   private:
     template <class T>
     Status create_as(const ProfileSection& section, T** out);
+    /// Keeps the exit code of an error and says which section it is about.
+    Status in_section(const ProfileSection& section, const Status& status);
+    Status probe(const ProfileSection& section, ProbeResult* out);
     Status create_all();
     Status create_overlay(const ProfileSection& section);
     Status configure_log();

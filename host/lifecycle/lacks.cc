@@ -28,10 +28,13 @@ std::vector<Lack> find_lacks(const Profile& profile, HostServices& host) {
             const Options options = s->bag.view(title);
             ProbeResult probe;
             const Status status = c->probe(ProbeEnv{sizeof(ProbeEnv), &host, &options}, &probe);
-            if (!status.ok() || probe.score <= 0) {
+            // A path that is not there is listed below.
+            if (status.code() != Code::not_found && (!status.ok() || probe.score <= 0)) {
                 lacks.push_back(
-                    {kExitPlugin, format("{}: {}: not usable here: {}", profile.shown, title,
-                                         status.ok() ? StrView(probe.reason) : status.message())});
+                    {status.ok() ? kExitPlugin
+                                 : static_cast<ExitCode>(exit_code_of(status.code(), kExitUsage)),
+                     format("{}: {}: not usable here: {}", profile.shown, title,
+                            status.ok() ? StrView(probe.reason) : status.message())});
             }
         }
         for (const OptionValue& v : s->bag.view(title).values) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "host/engine/engine_loop.h"
+#include "host/lifecycle/heap_trim.h"
 #include "host/lifecycle/memory_watch.h"
 #include "host/log/log.h"
 #include "host/profile/units.h"
@@ -134,6 +135,10 @@ class Server {
                 return;
             }
             check_stall();
+            if (const int64_t free_bytes = trim_.tick(); free_bytes > 0) {
+                log_line(LogLevel::debug, "memory",
+                         format("trimmed the heap, free={}", size_text(free_bytes)));
+            }
             if (!check_memory(&level)) {
                 return;
             }
@@ -243,6 +248,7 @@ class Server {
     SignalThread& signals_;
     engine::PlannerRecorder* recorder_;
     MemoryWatch watch_;
+    HeapTrim trim_;
     bool named_others_ = false;
     Ref<EngineLoop> engine_;
     std::vector<Frontend*> frontends_;

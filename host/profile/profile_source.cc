@@ -145,6 +145,10 @@ Status apply_override(Value* root, const std::string& text) {
             return error(Code::invalid_argument, "{}: '{}' lies inside a value that is no table",
                          shown, part);
         }
+        if (last && at == root && part == "base") {
+            return error(Code::invalid_argument,
+                         "{}: overrides come after the base; write base into a profile", shown);
+        }
         if (last) {
             at->set(part, std::move(*parsed));
             return {};

@@ -13,7 +13,8 @@ constexpr OptionSpec kOptions[] = {
     {.key = "threads",
      .type = OptionType::integer,
      .default_value = "0",
-     .help = "worker threads, 0 = all cores; results do not depend on it",
+     .help =
+         "worker threads, 0 = all cores of affinity and cgroup quota; results do not depend on it",
      .min = 0,
      .max = 1024},
     {.key = "simd",

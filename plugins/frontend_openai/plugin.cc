@@ -2,16 +2,22 @@
 // Descriptor of the front end `openai`.
 #include "tenon/plugin.h"
 
+#include "auth.h"
 #include "frontend.h"
 
 namespace tenon::http {
 
 namespace {
 
-Status probe(const ProbeEnv&, ProbeResult* out) noexcept {
-    out->score = 100;
-    set_text(out->reason, "OpenAI API over HTTP/1.1");
-    return {};
+Status probe(const ProbeEnv& env, ProbeResult* out) noexcept {
+    return guard([&]() -> Status {
+        // Read again at the start; a mistake in it is told before the model is loaded.
+        TENON_ASSIGN(const Settings settings, read_settings(*env.options));
+        TENON_TRY(KeyStore(*env.host, settings.api_key_file).load());
+        out->score = 100;
+        set_text(out->reason, "OpenAI API over HTTP/1.1");
+        return {};
+    });
 }
 
 Status create(Host& host, const Options& options, Object** out) noexcept {

@@ -7,8 +7,12 @@
 Each case gives arguments, the exit code and a part of the message. Needs Python alone; ends with 1
 and the cases that differ.
 """
+import json
 import os
 import pathlib
+import re
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -75,6 +79,42 @@ def check_files(folder):
     expect(["score", PROFILE, "--ids", ids, "--logits", out], 5, "standard output could not be written",
            preexec_fn=close_streams(0, 1))
     expect([*WQ_A, "/dev/full"], 5, "could not be written")
+    # A file that cannot be finished leaves the old one as it was, and nothing beside it.
+    for args, size in [([*WQ_A, out], 1000), (["score", PROFILE, "--ids", ids, "--logits", out], 4000)]:
+        out.write_text("old")
+        expect(args, 5, "could not be written: File too large", preexec_fn=limit_files(size))
+        if out.read_text() != "old" or list(folder.glob("*.partial")):
+            expect([f"{args[0]}: {os.listdir(folder)}"], 0, "the old file alone")
+    link = folder / "link"
+    link.symlink_to(out)
+    expect([*WQ_A, link], 0, "f32")
+    if not link.is_symlink() or out.stat().st_size < 1000:
+        expect(["inspect --out through a link"], 0, "the file behind it")
+
+
+def limit_files(size):
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return limit
+
+
+def check_records(folder):
+    record = folder / "record"
+    record.mkdir()
+    expect(["replay", folder / "none"], 2, "is it a folder of `serve --record`?")
+    for text in ("", "{}", '{"version": "1", "profile": "a", "set": [], "profile_digest": "b"}',
+                 '{"version": 1, "profile": "a", "set": [], "profile_digest": 7}'):
+        (record / "manifest.json").write_text(text)
+        expect(["replay", record], 5, "not the manifest of a record")
+    manifest = {"version": 1, "profile": str(PROFILE), "set": [], "profile_digest": "?"}
+    (record / "manifest.json").write_text(json.dumps(manifest))
+    expect(["replay", record], 2, "recorded with the profile digest ?")
+    said = subprocess.run([TENON, "replay", record], stderr=subprocess.PIPE, timeout=120).stderr.decode()
+    manifest["profile_digest"] = re.search(r" has (\w+) now", said)[1]
+    (record / "manifest.json").write_text(json.dumps(manifest))
+    (record / "steps.tnr").write_bytes(b"not a record at all")
+    expect(["replay", record], 5, "steps.tnr: not a record of version")
 
 
 def chat_with(stream, code, part, **streams):
@@ -103,12 +143,22 @@ def check_chat():
         expect([f"chat: a terminal got {shown}"], 0, "no control characters")
 
 
-def check_arguments():
+def check_arguments(folder):
     expect(["chat", "http://127.0.0.1:99999", "--once", "a"], 2, "port 99999 is out of range")
     expect(["chat", "http://127.0.0.1:1", "--once", "a", "--set", "a=b"], 2, "changes a profile")
     expect(["chat", PROFILE, "--thinking", "--no-thinking"], 2, "excludes")
     expect(["plugin", "new"], 2, "(see tenon plugin new --help)")
     expect(["check", PROFILE, "--set", "model.context_tokens=1"], 2, "is out of range 2…8192")
+    expect(["check", PROFILE, "--set", "base=other.toml"], 2, "--set base=other.toml: overrides come after")
+    for args in (["serve", PROFILE, "--record"], ["replay", "x", "--profile"], ["bench", PROFILE, "--synthetic"]):
+        expect([*args, ""], 2, 'needs a name, found ""')
+    keys = folder / "keys"
+    keys.write_text("me: secret\n")
+    keys.chmod(0o644)
+    expect(["serve", PROFILE, "--set", f"frontend.api_key_file={keys}", "--set", "model.checkpoint=/none"], 2,
+           "mode 0644 lets others read it")  # before the model is looked at
+    expect(["check", PROFILE, "--strict", "--set", f"frontend.api_key_file={keys}"], 2, "mode 0644")
+    expect(["check", PROFILE, "--strict", "--set", "frontend.api_key_file=/none"], 5, "/none does not exist")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         expect(["serve", PROFILE, "--set", f"frontend.bind={address}"], 2, "is another server running there?")
@@ -120,7 +170,8 @@ with tempfile.TemporaryDirectory() as name:
     check_output()
     check_streams(pathlib.Path(name))
     check_files(pathlib.Path(name))
-    check_arguments()
+    check_records(pathlib.Path(name))
+    check_arguments(pathlib.Path(name))
     check_chat()
 print(f"{failures} cases differ")
 sys.exit(failures != 0)

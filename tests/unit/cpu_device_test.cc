@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "pool/pool.h"
 #include "sample/draw.h"
 #include "tenon/numeric.h"
+#include "tenon/testing/plugin_fixture.h"
 
 namespace tenon::cpu {
 namespace {
@@ -52,6 +55,34 @@ TEST(CpuPool, Ranges_cover_everything_once_and_never_cross_a_grain) {
             }
         }
     }
+}
+
+TEST(CpuPool, Takes_no_more_cores_than_the_quota_of_its_cgroup_or_of_one_above_it) {
+    const testing::TempDir dir;
+    const std::string root = dir.path();
+    const std::string self = root + "/self";
+    const auto write = [](const std::string& file, const char* text) {
+        std::ofstream(file) << text;
+    };
+    const int64_t all = usable_cores(root + "/none", root + "/none");
+    EXPECT_EQ(all, std::thread::hardware_concurrency());
+    std::filesystem::create_directories(root + "/a/b");
+    write(self, "1:name=systemd:/x\n0::/a/b\n");
+
+    EXPECT_EQ(usable_cores(root, self), all);
+    write(root + "/a/b/cpu.max", "max 100000\n");
+    EXPECT_EQ(usable_cores(root, self), all);
+    write(root + "/a/b/cpu.max", "1 100000\n");
+    EXPECT_EQ(usable_cores(root, self), 1);
+    write(root + "/a/b/cpu.max", "100001 100000\n");
+    EXPECT_EQ(usable_cores(root, self), std::min<int64_t>(2, all)) << "rounded up";
+    write(root + "/a/cpu.max", "50000 100000\n");
+    EXPECT_EQ(usable_cores(root, self), 1) << "of the group above";
+    write(root + "/a/cpu.max", "0 100000\n");
+    write(root + "/a/b/cpu.max", "nonsense\n");
+    EXPECT_EQ(usable_cores(root, self), all);
+    write(root + "/cpu.max", "100000 100000\n");
+    EXPECT_EQ(usable_cores(root, root + "/none"), 1) << "a container's own";
 }
 
 TEST(CpuPool, A_call_inside_a_body_runs_on_its_own_thread) {

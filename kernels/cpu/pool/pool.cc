@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 
 namespace tenon::cpu {
 
@@ -36,11 +37,35 @@ void run_units(ParallelFor::Body body, void* arg, int64_t n, int64_t grain, int6
     }
 }
 
+/// Whole cores of "quota period" (microseconds); INT64_MAX for "max period" and for no such file.
+int64_t quota_cores(const std::string& file) {
+    int64_t quota = 0, period = 0;
+    std::ifstream in(file);
+    return in >> quota >> period && quota > 0 && period > 0 ? (quota - 1) / period + 1 : INT64_MAX;
+}
+
 }  // namespace
+
+int64_t usable_cores(const std::string& cgroups, const std::string& membership) {
+    int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+    std::string group, line;
+    std::ifstream in(membership);
+    while (group.empty() && std::getline(in, line)) {
+        group = line.rfind("0::/", 0) == 0 ? line.substr(3) : "";
+    }
+    // From the group itself to the root, which has the file in a container only.
+    for (;;) {
+        cores = std::min(cores, quota_cores(cgroups + group + "/cpu.max"));
+        if (group.empty()) {
+            return cores;
+        }
+        group.resize(group.rfind('/'));
+    }
+}
 
 Pool::Pool(int64_t threads, Host* host) : host_(host) {
     if (threads <= 0) {
-        threads = std::max(1u, std::thread::hardware_concurrency());
+        threads = usable_cores();
     }
     threads_.reserve(static_cast<size_t>(threads));
     for (int32_t i = 1; i < threads; ++i) {

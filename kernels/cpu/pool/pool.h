@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -11,12 +12,18 @@
 
 namespace tenon::cpu {
 
+/// Cores that this process may use, at least 1: those of its affinity, and no more than the quota
+/// of its cgroup (version 2: cpu.max of the group that `membership` names and of those above it,
+/// rounded up). A file that is missing or says something else limits nothing.
+int64_t usable_cores(const std::string& cgroups = "/sys/fs/cgroup",
+                     const std::string& membership = "/proc/self/cgroup");
+
 /// Thread: any thread may call `run`; while one call is shared, others (and calls from inside a
 /// body) run on their own thread. Workers spin briefly after a loop, since the next one is often
 /// microseconds away, then sleep.
 class Pool final : public ParallelFor {
   public:
-    /// `threads` counts the caller; 0 = all cores that this process may use. `host` may be null.
+    /// `threads` counts the caller; 0 = usable_cores(). `host` may be null.
     Pool(int64_t threads, Host* host);
     ~Pool();
     Pool(const Pool&) = delete;
