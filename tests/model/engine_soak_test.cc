@@ -3,6 +3,7 @@
 // to the others, each reply has the ids that it has alone, and nothing is left behind.
 //   TENON_TEST_SEED            repeats a run
 //   TENON_SOAK_CONVERSATIONS   how many (default 60; by hand 200 and more)
+//   TENON_SOAK_SPILL           an existing folder: kept and parked state goes there and back
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,6 +28,10 @@ constexpr int64_t kStarvedUs = 600'000'000;  // steps end, but not for this repl
 int64_t number_from(const char* variable, int64_t otherwise) {
     const char* text = std::getenv(variable);
     return text != nullptr ? std::strtoll(text, nullptr, 10) : otherwise;
+}
+
+const char* spill_dir() {
+    return std::getenv("TENON_SOAK_SPILL");
 }
 
 /// Random; the same in CI, where a change is judged and not the luck of a draw.
@@ -181,6 +186,7 @@ class EngineSoak : public ::testing::Test {
         options_.slots = 4;
         options_.chunk_rows = 512;
         options_.snapshot_cells = 64;
+        options_.spill = spill_dir() != nullptr;
         rig_ = make_rig(options_);
     }
     /// Nothing that could change what a reply depends on: no drafts, no cuts, whole chunks.
@@ -199,6 +205,7 @@ class EngineSoak : public ::testing::Test {
         s.draft_depth = 5;
         s.copy_drafts = true;
         s.snapshot_cells = options_.snapshot_cells;
+        s.spill_dir = options_.spill ? spill_dir() : "";
         s.fairness_us = 5'000'000;
         s.fairness_background_us = 20'000'000;
         s.join_wait_us = 5'000'000;
@@ -323,12 +330,14 @@ TEST_F(EngineSoak, Random_conversations_end_well_and_as_if_alone) {
         EXPECT_GT(stats.accepted_total, 0);
         EXPECT_GT(cached_.load(), 0);
         // How many replies had to be parked depends on the clients' timing: EnginePages makes them.
-        std::printf("%lld requests, %lld tokens, %lld of %lld drafts, %lld cached, %.0f parked\n",
-                    static_cast<long long>(stats.requests_total),
-                    static_cast<long long>(stats.completion_tokens_total),
-                    static_cast<long long>(stats.accepted_total),
-                    static_cast<long long>(stats.drafted_total),
-                    static_cast<long long>(cached_.load()), host_.value("preemptions_total"));
+        std::printf(
+            "%lld requests, %lld tokens, %lld of %lld drafts, %lld cached, %.0f parked, "
+            "%.0f from disk\n",
+            static_cast<long long>(stats.requests_total),
+            static_cast<long long>(stats.completion_tokens_total),
+            static_cast<long long>(stats.accepted_total),
+            static_cast<long long>(stats.drafted_total), static_cast<long long>(cached_.load()),
+            host_.value("preemptions_total"), host_.value("kv_spill_hits_total"));
     }
     std::mt19937_64 rng(seed);
     std::shuffle(finished_.begin() + fixed_, finished_.end(), rng);
