@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "host/cli/verbs.h"
+#include "host/engine/engine_loop.h"
 #include "host/engine/step_bundle.h"
 #include "host/lifecycle/lacks.h"
 #include "host/lifecycle/server.h"
@@ -42,6 +43,11 @@ int check_deployment(Deployment& d, bool strict) {
     if (!status.ok()) {
         std::fflush(stdout);
         return fail(d.exit_code(), status.message().str());
+    }
+    status = EngineLoop::check(d.info(), d.engine_settings());
+    if (!status.ok()) {
+        std::fflush(stdout);
+        return fail(kExitUsage, format("{}: {}", d.profile().shown, status.message()));
     }
     std::printf("fits\n");
     return kExitOk;

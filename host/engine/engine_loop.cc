@@ -388,6 +388,10 @@ Status EngineLoop::Impl::refusal() const {
     return {};
 }
 
+Status EngineLoop::check(const ModelInfo& info, const EngineSettings& settings) {
+    return check_config(planner_config(settings, info), settings);
+}
+
 Result<Ref<EngineLoop>> EngineLoop::create(Model& model, EngineSettings settings, Host& host,
                                            Span<ScheduleOverlay* const> overlays) {
     engine::PlannerConfig config = planner_config(settings, model.info());

@@ -18,6 +18,10 @@ namespace tenon {
 /// `submit` answers unavailable "loading".
 class EngineLoop final : public Engine {
   public:
+    /// What `create` refuses of these settings for a model with these facts.
+    /// errors  invalid_argument: names the field, found, expected
+    static Status check(const ModelInfo& info, const EngineSettings& settings);
+
     /// Borrows model, host and overlays; all must outlive the loop. Everything that the engine
     /// thread needs is allocated here. `overlays` in profile order: the first is nearest to the
     /// planner.

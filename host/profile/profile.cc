@@ -197,9 +197,12 @@ class Resolver {
                          value_kind_name(name.kind));
         }
         made->push_back(new_section(spec, name.string));
-        auto found = name.string == "auto" && choose_auto_ && table != nullptr
-                         ? choose_auto_(spec, *table, source_.folder_of(name))
-                         : registry_.find(spec.kind, name.string);
+        // What the choice looks at is named beside the plugin, perhaps in another file than it.
+        const Value* data = table != nullptr ? table->find("checkpoint") : nullptr;
+        auto found =
+            name.string == "auto" && choose_auto_ && table != nullptr
+                ? choose_auto_(spec, *table, source_.folder_of(data != nullptr ? *data : name))
+                : registry_.find(spec.kind, name.string);
         if (!found.ok()) {
             out_.missing.push_back(format("{}: {}", name.place.text(), found.status().message()));
             return {};

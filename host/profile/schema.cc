@@ -72,7 +72,7 @@ constexpr OptionSpec kEngine[] = {
     {"replay", T::choice, "\"exact\"", "prompt tail", 0, 0, "exact|bounded", A},
     {"drafts", T::boolean, "true", "propose drafts", 0, 0, nullptr, A},
     {"draft_depth", T::integer, "0", "cap of drafts; 0 = the model's", 0, 15, nullptr, A},
-    {"max_queued", T::integer, "64", "waiting requests, then 429", 1, 65536},
+    {"max_queued", T::integer, "64", "waiting requests, then 429", 1, 4096},
     {"copy_drafts", T::boolean, "true", "drafts looked up in the stream's own text"},
     {"clamp_max_tokens", T::boolean, "false", "cut max_tokens to the room instead of refusing"},
     {"fairness", T::time, "\"60 s\"", "longest wait because of other prompts", 1e3, 24 * kHour},

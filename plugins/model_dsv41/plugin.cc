@@ -42,7 +42,7 @@ Status probe(const ProbeEnv&, ProbeResult* out) noexcept {
 Status create(Host& host, const Options& options, Object** out) noexcept {
     return guard([&]() -> Status {
         const auto refuse = [&](const char* key, const char* why) {
-            return error(Code::unsupported, "{}: {} {}", options.section, key, why);
+            return error(Code::unsupported, "{} {}", key, why);
         };
         if (options.text("vision") == StrView("on")) {
             return refuse("vision = \"on\":",
