@@ -3,14 +3,8 @@
 #include "host/engine/planner.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace tenon::engine {
-namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-}  // namespace
 
 BuilderLimits builder_limits(const PlannerConfig& config) {
     const auto slots = static_cast<uint64_t>(config.slots);
