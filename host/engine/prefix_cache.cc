@@ -76,16 +76,36 @@ void PrefixCache::pin_soft(const CutRef& ref, int32_t delta) {
     }
 }
 
+/// A snapshot cell and a place in the index; others are given up for the cell. -1: `snapshot` may
+/// be taken, and is the caller's to release.
+int32_t PrefixCache::take(plan::CutKind kind, PlanBuilder& builder, uint32_t* snapshot) {
+    *snapshot = cells_.take(kind);
+    while (*snapshot == 0 && evict(builder)) {
+        *snapshot = cells_.take(kind);
+    }
+    return *snapshot == 0 ? -1 : index_.take();
+}
+
+void PrefixCache::describe(const NewCut& n, const SymbolRun& run, uint32_t snapshot, uint64_t step,
+                           Cut* out) {
+    out->kind = n.kind;
+    out->origin = n.origin;
+    out->at = n.at;
+    out->min_target = n.min_target;
+    out->prompt_class = n.prompt_class;
+    out->salt = run.salt;
+    out->owner = run.owner;
+    out->snapshot = snapshot;
+    out->use_step = step;
+}
+
 uint32_t PrefixCache::begin(const NewCut& n, Span<const int32_t> pages, const SymbolRun& run,
                             int64_t symbols_from, uint64_t step, PlanBuilder& builder) {
     if (!enabled()) {
         return 0;
     }
-    uint32_t snapshot = cells_.take(n.kind);
-    while (snapshot == 0 && evict(builder)) {
-        snapshot = cells_.take(n.kind);
-    }
-    const int32_t id = snapshot == 0 ? -1 : index_.take();
+    uint32_t snapshot = 0;
+    const int32_t id = take(n.kind, builder, &snapshot);
     if (id < 0) {
         if (snapshot != 0) {
             cells_.release(snapshot, n.kind);
@@ -93,15 +113,7 @@ uint32_t PrefixCache::begin(const NewCut& n, Span<const int32_t> pages, const Sy
         return 0;
     }
     Cut& c = index_.cut(id);
-    c.kind = n.kind;
-    c.origin = n.origin;
-    c.at = n.at;
-    c.min_target = n.min_target;
-    c.prompt_class = n.prompt_class;
-    c.salt = run.salt;
-    c.owner = run.owner;
-    c.snapshot = snapshot;
-    c.use_step = step;
+    describe(n, run, snapshot, step, &c);
     const auto count =
         static_cast<uint64_t>((n.at + config_.info.page_tokens - 1) / config_.info.page_tokens);
     c.pages.assign(pages.begin(), pages.begin() + count);
@@ -204,11 +216,8 @@ int32_t PrefixCache::victims(CutRef* out, int32_t count) const {
 
 CutRef PrefixCache::reserve(const NewCut& n, Span<const int32_t> shared, const SymbolRun& run,
                             uint64_t step, PlanBuilder& builder) {
-    uint32_t snapshot = cells_.take(n.kind);
-    while (snapshot == 0 && evict(builder)) {
-        snapshot = cells_.take(n.kind);
-    }
-    const int32_t id = snapshot == 0 ? -1 : index_.take();
+    uint32_t snapshot = 0;
+    const int32_t id = take(n.kind, builder, &snapshot);
     const auto count =
         static_cast<uint64_t>((n.at + config_.info.page_tokens - 1) / config_.info.page_tokens);
     if (id >= 0) {
@@ -223,15 +232,7 @@ CutRef PrefixCache::reserve(const NewCut& n, Span<const int32_t> shared, const S
             for (const int32_t page : own) {
                 pages_.release(page);  // only the cut has it
             }
-            c.kind = n.kind;
-            c.origin = n.origin;
-            c.at = n.at;
-            c.min_target = n.min_target;
-            c.prompt_class = n.prompt_class;
-            c.salt = run.salt;
-            c.owner = run.owner;
-            c.snapshot = snapshot;
-            c.use_step = step;
+            describe(n, run, snapshot, step, &c);
             const int64_t from = static_cast<int64_t>(shared.size) * config_.info.page_tokens;
             SymbolRun text = run;
             text.images = {};  // spilled cuts lie before any image

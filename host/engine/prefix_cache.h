@@ -128,6 +128,9 @@ class PrefixCache {
     CutRef ref_of(int32_t id) const { return {id, index_.cut(id).stamp}; }
     using Worth = std::tuple<uint8_t, CutOrigin, uint64_t, uint32_t>;
     Worth worth_of(int32_t id) const;
+    int32_t take(plan::CutKind kind, PlanBuilder& builder, uint32_t* snapshot);
+    static void describe(const NewCut& n, const SymbolRun& run, uint32_t snapshot, uint64_t step,
+                         Cut* out);
     CutRef go_live(int32_t id, PlanBuilder& builder);
     void drop(int32_t id, PlanBuilder& builder);
     int32_t victim() const;

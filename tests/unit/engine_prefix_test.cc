@@ -12,28 +12,12 @@ using engine::CutOrigin;
 using engine::PrefixIndex;
 using engine::SnapshotCells;
 
-std::vector<int32_t> random_ids(std::mt19937_64& rng, size_t n) {
-    std::vector<int32_t> ids(n);
-    for (int32_t& id : ids) {
-        id = static_cast<int32_t>(32 + rng() % 200);
-    }
-    return ids;
-}
-
 ScriptedOptions with_cells(int32_t cells = 40, int64_t distance = 0) {
     ScriptedOptions options;
     options.snapshot_cells = cells;
     options.partial_distance = distance;
     options.eos_permille = 0;
     return options;
-}
-
-Ask ask_for(std::vector<int32_t> prompt, int64_t max_new = 12) {
-    Ask a;
-    a.prompt = std::move(prompt);
-    a.desc.max_new_tokens = max_new;
-    a.desc.keeps_reasoning = true;
-    return a;
 }
 
 int64_t cut_at_or_above(const Bench& bench, int64_t position) {
@@ -43,20 +27,6 @@ int64_t cut_at_or_above(const Bench& bench, int64_t position) {
         n += index.cut(i).live && index.cut(i).at >= position ? 1 : 0;
     }
     return n;
-}
-
-/// free + distinct referenced = pool, references = what slots and cuts name.
-void check_pages(const Bench& bench) {
-    const engine::PageAllocator& pages = bench.core->planner().pages();
-    std::vector<int32_t> counted(static_cast<size_t>(pages.total()), 0);
-    bench.core->planner().each_page_reference(
-        [&](int32_t page) { ++counted[static_cast<size_t>(page)]; });
-    int64_t used = 0;
-    for (int32_t p = 0; p < pages.total(); ++p) {
-        ASSERT_EQ(pages.references(p), counted[static_cast<size_t>(p)]) << "page " << p;
-        used += counted[static_cast<size_t>(p)] > 0 ? 1 : 0;
-    }
-    ASSERT_EQ(pages.free() + used, pages.total());
 }
 
 void expect_all_free(Bench& bench) {

@@ -12,6 +12,7 @@
 
 #include "host/engine/spill_tier.h"
 #include "tests/fakes/fake_host.h"
+#include "tests/unit/host_support.h"
 
 #include <gtest/gtest.h>
 
@@ -27,18 +28,7 @@ constexpr int64_t kSnapshot = 1234;
 
 class Spill : public ::testing::Test {
   protected:
-    void SetUp() override {
-        dir_ = fs::temp_directory_path() /
-               ("tenon_spill_" + std::to_string(::getpid()) + "_" +
-                ::testing::UnitTest::GetInstance()->current_test_info()->name());
-        fs::remove_all(dir_);
-        fs::create_directory(dir_);
-        key_.fill(7);
-    }
-    void TearDown() override {
-        std::error_code ec;
-        fs::remove_all(dir_, ec);
-    }
+    void SetUp() override { key_.fill(7); }
 
     std::unique_ptr<SpillStore> open() {
         auto made = SpillStore::open({dir_.string(), key_, kPage, kSnapshot, 0, 1}, host_);
@@ -119,7 +109,8 @@ class Spill : public ::testing::Test {
         return host_.value("kv_spill_removed_files_total", "reason=" + reason);
     }
 
-    fs::path dir_;
+    testing::TempFolder folder_;
+    fs::path dir_ = folder_.path();
     FakeHost host_;
     SpillDigest key_{};
     std::vector<int32_t> symbols_ = [] {

@@ -13,6 +13,7 @@
 #include "host/engine/plan_digest.h"
 #include "host/engine/step_bundle.h"
 #include "tests/unit/engine_recording.h"
+#include "tests/unit/host_support.h"
 
 namespace tenon::test {
 namespace {
@@ -20,37 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using engine::SpillStore;
 using engine::SpillTier;
-
-std::vector<int32_t> random_ids(std::mt19937_64& rng, size_t n) {
-    std::vector<int32_t> ids(n);
-    for (int32_t& id : ids) {
-        id = static_cast<int32_t>(32 + rng() % 200);
-    }
-    return ids;
-}
-
-Ask ask_for(std::vector<int32_t> prompt, int64_t max_new = 12, uint64_t salt = 0) {
-    Ask a;
-    a.prompt = std::move(prompt);
-    a.desc.max_new_tokens = max_new;
-    a.desc.keeps_reasoning = true;
-    a.desc.cache_salt = salt;
-    return a;
-}
-
-/// free + distinct referenced = pool.
-void check_pages(const Bench& bench) {
-    const engine::PageAllocator& pages = bench.core->planner().pages();
-    std::vector<int32_t> counted(static_cast<size_t>(pages.total()), 0);
-    bench.core->planner().each_page_reference(
-        [&](int32_t page) { ++counted[static_cast<size_t>(page)]; });
-    int64_t used = 0;
-    for (int32_t p = 0; p < pages.total(); ++p) {
-        ASSERT_EQ(pages.references(p), counted[static_cast<size_t>(p)]) << "page " << p;
-        used += counted[static_cast<size_t>(p)] > 0 ? 1 : 0;
-    }
-    ASSERT_EQ(pages.free() + used, pages.total());
-}
 
 /// For the message of a test that sees no progress.
 std::string state_of(const Bench& bench) {
@@ -124,17 +94,8 @@ struct Served {
 class SpillEngine : public ::testing::Test {
   protected:
     void SetUp() override {
-        dir_ = fs::temp_directory_path() /
-               ("tenon_spill_" + std::to_string(::getpid()) + "_" +
-                ::testing::UnitTest::GetInstance()->current_test_info()->name());
-        fs::remove_all(dir_);
-        fs::create_directory(dir_);
         options_.snapshot_cells = 16;
         options_.eos_permille = 0;
-    }
-    void TearDown() override {
-        std::error_code ec;
-        fs::remove_all(dir_, ec);
     }
     std::vector<int32_t> fresh(Ask ask) {
         ScriptedOptions o = options_;
@@ -160,7 +121,8 @@ class SpillEngine : public ::testing::Test {
         return n;
     }
 
-    fs::path dir_;
+    testing::TempFolder folder_;
+    fs::path dir_ = folder_.path();
     ScriptedOptions options_;
 };
 

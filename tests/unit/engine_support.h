@@ -315,4 +315,37 @@ inline Ask random_ask(std::mt19937_64& rng, int64_t most_prompt = 120, int64_t m
     return a;
 }
 
+/// Ids of visible characters.
+inline std::vector<int32_t> random_ids(std::mt19937_64& rng, size_t n) {
+    std::vector<int32_t> ids(n);
+    for (int32_t& id : ids) {
+        id = static_cast<int32_t>(32 + rng() % 200);
+    }
+    return ids;
+}
+
+/// A request that may go on where an earlier one ended.
+inline Ask ask_for(std::vector<int32_t> prompt, int64_t max_new = 12, uint64_t salt = 0) {
+    Ask a;
+    a.prompt = std::move(prompt);
+    a.desc.max_new_tokens = max_new;
+    a.desc.keeps_reasoning = true;
+    a.desc.cache_salt = salt;
+    return a;
+}
+
+/// free + distinct referenced = pool, references = what slots and cuts name.
+inline void check_pages(const Bench& bench) {
+    const engine::PageAllocator& pages = bench.core->planner().pages();
+    std::vector<int32_t> counted(static_cast<size_t>(pages.total()), 0);
+    bench.core->planner().each_page_reference(
+        [&](int32_t page) { ++counted[static_cast<size_t>(page)]; });
+    int64_t used = 0;
+    for (int32_t p = 0; p < pages.total(); ++p) {
+        ASSERT_EQ(pages.references(p), counted[static_cast<size_t>(p)]) << "page " << p;
+        used += counted[static_cast<size_t>(p)] > 0 ? 1 : 0;
+    }
+    ASSERT_EQ(pages.free() + used, pages.total());
+}
+
 }  // namespace tenon::test
