@@ -2,7 +2,7 @@
 // A device that passes everything on, adds up what is allocated, by tag, and can spoil it.
 #pragma once
 
-#include <cstring>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,7 +34,16 @@ class CountingDevice final : public Device {
     void poison(const std::string& tag) {
         for (const auto& [name, buffer] : buffers_) {
             if (name == tag) {
-                std::memset(buffer->data(), 0xff, static_cast<size_t>(buffer->bytes()));
+                const std::string nan(static_cast<size_t>(buffer->bytes()), '\xff');
+                const TensorView from = make_view(nan.data(), DType::u8, {buffer->bytes()});
+                TensorView to = from;
+                to.data = buffer->data();
+                to.place = buffer->place();
+                Ref<Stream> stream;
+                if (!inner_.create_stream({}, stream.out()).ok() ||
+                    !inner_.copy(to, from, *stream).ok() || !inner_.synchronize(*stream).ok()) {
+                    std::abort();
+                }
             }
         }
     }

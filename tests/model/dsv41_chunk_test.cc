@@ -78,8 +78,9 @@ TEST_P(Chunks, Single_rows_as_chunks_give_the_bits_of_one_shot) {
 }
 
 TEST_P(Chunks, Forced_windows_give_the_bits_of_a_chunk) {
-    ASSERT_EQ(rig_->model().info().numeric_classes, 1)
-        << "decode and prefill rows share bits on this device";
+    if (rig_->model().info().numeric_classes != 1) {
+        GTEST_SKIP() << "decode and prefill rows of this device have bits of their own";
+    }
     const std::string whole = run(ids_, {300});
     rig_->close(0);
     rig_->open(0);

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "kernels/shared/op_checks.h"
 #include "tenon/ops/attn.h"
 #include "tenon/ops/cache.h"
 #include "tenon/ops/compress.h"
@@ -82,6 +83,10 @@ class FusedByParts final : public OpTable {
             [](void* self, const P& p, Stream& s) noexcept -> Status {
                 auto& me = *static_cast<Self*>(self);
                 ++me.calls_;
+                // What a real kernel refuses.
+                if constexpr (requires { kernels::check_op(p); }) {
+                    TENON_TRY(kernels::check_op(p));
+                }
                 return guard([&] { return function(me, p, s); });
             },
             traits));

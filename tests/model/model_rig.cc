@@ -3,6 +3,7 @@
 #include "model/model_rig.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace tenon::testing {
@@ -55,9 +56,14 @@ Result<std::unique_ptr<ModelRig>> ModelRig::make(const RigOptions& options) {
 ModelRig::~ModelRig() = default;
 
 Status ModelRig::load_compute() {
+    const char* chosen = std::getenv("TENON_TEST_COMPUTE");
+    const std::string compute = chosen != nullptr ? chosen : "cpu";
     TENON_TRY(create(
-        "cpu", PluginKind::compute, host_, &plugins_,
+        compute, PluginKind::compute, host_, &plugins_,
         [&](OptionSet& o) {
+            if (compute != "cpu") {
+                return;  // the rest are options of the CPU's
+            }
             o.set("threads", options_.threads);
             if (options_.reference_ops) {
                 o.set("simd", "reference");

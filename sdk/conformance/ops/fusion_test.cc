@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Optional fused ops against the parts that their headers name, on one provider. Absent ones skip.
 #include <cmath>
+#include <cstring>
 
 #include "tenon/ops/attn.h"
 #include "tenon/ops/kvq.h"
@@ -281,6 +282,16 @@ TEST_P(OpsFusion, Query_and_key_value_rows_equal_their_parts) {
         p.rows = rows(row, {SegInfo{1, 2, 38, 70, {0, 0}, 0, 0}});
         p.ring = make_ring();
         run(p);
+        AttnQkvPrep in_place = p;
+        in_place.qa = in_place.qa_raw = zeros(DType::bf16, {T, r});
+        in_place.kv = in_place.kv_raw = zeros(DType::bf16, {T, D});
+        std::memcpy(in_place.qa.data, p.qa_raw.data, static_cast<size_t>(p.qa_raw.bytes()));
+        std::memcpy(in_place.kv.data, p.kv_raw.data, static_cast<size_t>(p.kv_raw.bytes()));
+        in_place.ring = make_ring();
+        run(in_place);
+        EXPECT_EQ(bytes(in_place.qa), bytes(p.qa));
+        EXPECT_EQ(bytes(in_place.kv), bytes(p.kv));
+        EXPECT_EQ(bytes(in_place.ring.codes), bytes(p.ring.codes));
         const TensorView qa = zeros(DType::bf16, {T, r});
         const TensorView kv = zeros(DType::bf16, {T, D});
         run(NormRms{p.qa_raw, p.qa_weight, qa, p.eps});
