@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // bench --synthetic: what a step of a model costs on this device, with weights that are made up.
-// Floor = weight bytes of the step / copy bandwidth of the device, both of the same run.
+// Floor = weight bytes of the step / copy bandwidth of the device, both of the same run. A folder
+// with fewer layers than the release is scaled: what a layer does counts once per layer, what a
+// step does once (head, sampling, taps, Engram tables, draft pass) stays.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -24,8 +26,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWarm = 3;
 constexpr int64_t kCopyBytes = int64_t{512} << 20;
+/// Chunks are measured until they have taken this long.
+constexpr int64_t kChunksUs = 5'000'000;
+/// Calls that a step makes a fixed number of times, whatever its layers: names or beginnings.
+constexpr const char* kOnce[] = {"head",   "main_proj", "sample.",  "spec.",       "rows.",
+                                 "embed.", "engram.",   "mhc.mean", "rope.angles", "mhc.collapse"};
+
+bool once_a_step(const std::string& name) {
+    return std::any_of(std::begin(kOnce), std::end(kOnce),
+                       [&](const char* begin) { return name.rfind(begin, 0) == 0; });
+}
 
 /// Weight bytes of steps, as whoever made the folder computed them: "window" by rows, "draft".
+/// Optional: "layers" of the folder and "full": {"layers", "window", "draft"} of the release.
 Result<nlohmann::json> step_bytes(const std::string& dir) {
     const std::string path = dir + "/" + kSyntheticFile;
     std::ifstream file(path);
@@ -90,19 +103,24 @@ class SyntheticBench {
                 continue;
             }
             const double window_bytes = bytes["window"][key].get<double>();
-            double alone = 0;
+            Passes alone;
             TENON_TRY(windows(rows, false, &alone));
-            Json line = {{"rows", rows}, {"window", timed(alone, window_bytes, bandwidth)}};
+            Json line = {{"rows", rows}, {"window", timed(alone.us, window_bytes, bandwidth)}};
+            line["engram_wait_us"] = alone.engram_us;
+            line["eager_calls"] = alone.eager;
             if (info_.draft_rows > 0) {
-                double both = 0;
+                Passes both;
                 TENON_TRY(windows(rows, true, &both));
                 line["window_and_draft"] =
-                    timed(both, window_bytes + bytes["draft"].get<double>(), bandwidth);
+                    timed(both.us, window_bytes + bytes["draft"].get<double>(), bandwidth);
+                line["eager_calls"] = both.eager;
             }
             rounds.push_back(line);
         }
         (*report)["rounds"] = rounds;
-        return kinds(bandwidth, report);
+        TENON_TRY(kinds(bandwidth, report));
+        scale(bytes, bandwidth, report);
+        return {};
     }
 
   private:
@@ -134,7 +152,8 @@ class SyntheticBench {
         }
         TENON_TRY(driver_.open());
         std::vector<double> us;
-        for (int64_t i = 0; i < count; ++i) {
+        const int64_t start = host_.now_us();
+        for (int64_t i = 0; i < count && (i < 2 || host_.now_us() - start < kChunksUs); ++i) {
             const std::vector<int32_t> prompt = ids(rows);
             const int64_t begin = host_.now_us();
             TENON_TRY(driver_.prefill(prompt, nullptr));
@@ -179,31 +198,86 @@ class SyntheticBench {
         TENON_TRY(std::move(measured));
         Json lines = Json::array();
         double sum = 0;
+        int64_t calls = 0;
         for (const OpFamily& f : list) {
             Json line = timed(f.us, f.bytes, bandwidth);
             line["name"] = f.name;
             line["calls"] = f.calls;
             lines.push_back(line);
             sum += f.us;
+            calls += f.calls;
         }
         (*report)["kinds"].push_back(
-            {{"step", step}, {"rows", rows}, {"sum_us", sum}, {"list", lines}});
+            {{"step", step}, {"rows", rows}, {"calls", calls}, {"sum_us", sum}, {"list", lines}});
         return {};
     }
 
-    Status windows(int32_t rows, bool draft, double* out) {
+    struct Passes {
+        double us = 0;         ///< median of a round, host to host
+        double engram_us = 0;  ///< of it: waiting for table rows
+        int64_t eager = 0;     ///< calls of a round that no graph made
+    };
+    /// Rounds of one window each. All have the same ids, so that their Engram rows are in memory
+    /// from the warm-up on: a file of holes says nothing about a drive.
+    Status windows(int32_t rows, bool draft, Passes* out) {
         std::vector<double> us;
+        std::vector<double> waits;
+        const std::vector<int32_t> tokens = ids(rows);
         for (int i = 0; i < kWarm + runs_; ++i) {
-            const std::vector<int32_t> tokens = ids(rows);
             StepDriver::Round round;
+            const int64_t passed = families_.passed();
             const int64_t begin = host_.now_us();
             TENON_TRY(driver_.round(tokens, draft, &round));
             if (i >= kWarm) {
                 us.push_back(static_cast<double>(host_.now_us() - begin));
+                waits.push_back(static_cast<double>(round.timing.engram_wait));
+            }
+            out->eager = families_.passed() - passed;
+        }
+        out->us = median(us);
+        out->engram_us = median(waits);
+        return {};
+    }
+
+    /// Times of a model with all layers of the release, where calls by kind are known.
+    void scale(const nlohmann::json& bytes, double bandwidth, Json* report) {
+        if (!bytes.contains("full") || !bytes.contains("layers")) {
+            return;
+        }
+        Json scaled = Json::array();
+        const nlohmann::json& full = bytes["full"];
+        const double times = full["layers"].get<double>() / bytes["layers"].get<double>();
+        for (const Json& kind : (*report)["kinds"]) {
+            const int32_t rows = kind["rows"].get<int32_t>();
+            const std::string key = std::to_string(rows);
+            if (kind["step"] != "window" || !full["window"].contains(key)) {
+                continue;
+            }
+            double once = 0;
+            for (const Json& f : kind["list"]) {
+                once += once_a_step(f["name"].get<std::string>()) ? f["us"].get<double>() : 0;
+            }
+            for (const Json& round : (*report)["rounds"]) {
+                if (round["rows"] != rows) {
+                    continue;
+                }
+                const double us = round["window"]["us"].get<double>();
+                const double window = std::min(once, us) + std::max(us - once, 0.0) * times;
+                const double window_bytes = full["window"][key].get<double>();
+                Json line = {{"rows", rows},
+                             {"layers", full["layers"].get<int32_t>()},
+                             {"once_us", once},
+                             {"window", timed(window, window_bytes, bandwidth)}};
+                if (round.contains("window_and_draft")) {
+                    const double draft = round["window_and_draft"]["us"].get<double>() - us;
+                    line["draft_us"] = draft;
+                    line["window_and_draft"] = timed(
+                        window + draft, window_bytes + full["draft"].get<double>(), bandwidth);
+                }
+                scaled.push_back(line);
             }
         }
-        *out = median(us);
-        return {};
+        (*report)["scaled"] = scaled;
     }
 
     Deployment& deployment_;
@@ -226,7 +300,9 @@ void print(const Json& report) {
     std::printf("load       %9.2f s\n", num(report["load_s"]));
     std::printf("chunk      %9.0f us  %ld rows, %.0f tok/s\n", num(report["chunk"]["us"]),
                 report["chunk"]["rows"].get<long>(), num(report["chunk"]["tokens_per_s"]));
-    std::printf("rows     window us   floor us  share   with drafts us   floor us  share\n");
+    std::printf(
+        "rows     window us   floor us  share   with drafts us   floor us  share   Engram wait us  "
+        "eager calls\n");
     for (const Json& r : report["rounds"]) {
         const Json& w = r["window"];
         std::printf("%4d %13.1f %10.1f %5.0f %%", r["rows"].get<int>(), num(w["us"]),
@@ -236,14 +312,29 @@ void print(const Json& report) {
             std::printf(" %16.1f %10.1f %5.0f %%", num(b["us"]), num(b["floor_us"]),
                         num(b["share"]) * 100);
         }
+        std::printf(" %16.1f %12ld\n", num(r["engram_wait_us"]), r["eager_calls"].get<long>());
+    }
+    for (const Json& s : report.value("scaled", Json::array())) {
+        const Json& w = s["window"];
+        std::printf("%d layers, window of %d rows: %.0f us, floor %.0f us, %.0f %%",
+                    s["layers"].get<int>(), s["rows"].get<int>(), num(w["us"]), num(w["floor_us"]),
+                    num(w["share"]) * 100);
+        if (s.contains("window_and_draft")) {
+            const Json& b = s["window_and_draft"];
+            std::printf("; with a draft pass of %.0f us: %.0f us, floor %.0f us, %.0f %%",
+                        num(s["draft_us"]), num(b["us"]), num(b["floor_us"]),
+                        num(b["share"]) * 100);
+        }
         std::printf("\n");
     }
     for (const Json& k : report["kinds"]) {
-        std::printf("%s of %d rows by kind of call: %.1f us in all\n",
-                    k["step"].get<std::string>().c_str(), k["rows"].get<int>(), num(k["sum_us"]));
+        std::printf("%s of %d rows by kind of call: %.1f us in all, %ld calls\n",
+                    k["step"].get<std::string>().c_str(), k["rows"].get<int>(), num(k["sum_us"]),
+                    k["calls"].get<long>());
         for (const Json& f : k["list"]) {
-            std::printf("  %-34s %5ld calls %11.1f us", f["name"].get<std::string>().c_str(),
-                        f["calls"].get<long>(), num(f["us"]));
+            std::printf("  %-34s %5ld calls %11.1f us %4.1f %%",
+                        f["name"].get<std::string>().c_str(), f["calls"].get<long>(), num(f["us"]),
+                        num(f["us"]) / num(k["sum_us"]) * 100);
             if (num(f["bytes"]) > 0) {
                 std::printf(" %10.1f us floor %4.0f %%", num(f["floor_us"]), num(f["share"]) * 100);
             }
@@ -252,7 +343,8 @@ void print(const Json& report) {
     }
     std::printf(
         "floor = weight bytes of the step (experts: expected number of distinct ones) / copy "
-        "bandwidth; state and Engram rows are left out.\n");
+        "bandwidth; state and Engram rows are left out. Windows and draft passes run from graphs "
+        "where no call is eager; calls by kind are measured one by one.\n");
 }
 
 }  // namespace

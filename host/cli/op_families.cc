@@ -13,6 +13,8 @@ namespace {
 /// What takes longer is measured once a run; shorter work is repeated to that length.
 constexpr int64_t kLongUs = 500;
 constexpr int64_t kMostRepeats = 32;
+/// Work that has taken this long is not run again.
+constexpr int64_t kEnoughUs = 100'000;
 
 }  // namespace
 
@@ -29,11 +31,13 @@ Status OpFamilies::time(Stream& stream, F&& work, double* us) {
         return {};
     };
     TENON_TRY(device_->synchronize(stream));
-    for (int i = 0; i <= runs_; ++i) {
+    int64_t total = 0;
+    for (int i = 0; i <= runs_ && (i < 2 || total < kEnoughUs); ++i) {
         const int64_t begin = host_.now_us();
         TENON_TRY(graph ? graph->launch(stream) : enqueue());
         TENON_TRY(device_->synchronize(stream));
         const int64_t spent = host_.now_us() - begin;
+        total += spent;
         if (i > 0) {
             all.push_back(static_cast<double>(spent) / static_cast<double>(repeats));
             continue;

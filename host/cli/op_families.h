@@ -28,7 +28,12 @@ class OpFamilies final : public CallTap {
   public:
     OpFamilies(Host& host, int runs) : host_(host), runs_(runs) {}
 
-    bool wants() noexcept override { return device_ != nullptr; }
+    bool wants() noexcept override {
+        ++passed_;
+        return device_ != nullptr;
+    }
+    /// Calls that have come by so far. Work replayed from a graph makes none.
+    int64_t passed() const { return passed_; }
     Status take(TappedCall call) noexcept override;
 
     /// Takes the calls from now on. `device`: of the model; may not capture meanwhile.
@@ -50,6 +55,7 @@ class OpFamilies final : public CallTap {
     Host& host_;
     int runs_;
     Device* device_ = nullptr;
+    int64_t passed_ = 0;
     std::vector<OpFamily> families_;
     std::vector<Product> products_;
 };

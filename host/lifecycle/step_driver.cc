@@ -161,6 +161,7 @@ Status StepDriver::round(Span<const int32_t> tokens, bool draft, Round* out) {
     }
     const int32_t* first = result.tokens.data + result.windows[0].tokens_off;
     out->emitted.assign(first, first + result.windows[0].emitted);
+    out->timing = result.timing;
     out->drafts.clear();
     if (draft && result.drafts.size == 1) {
         const auto& found = result.drafts[0];

@@ -25,6 +25,7 @@ class StepDriver {
     struct Round {
         std::vector<int32_t> emitted;  ///< accepted drafts and the drawn token
         std::vector<int32_t> drafts;   ///< what the drafter offers next; empty without a draft pass
+        StepTiming timing;             ///< the model's own times of the step
     };
     /// Rows of `tokens` (1 to max_window_rows), then a draft pass if wanted. The length grows by
     /// what was emitted.

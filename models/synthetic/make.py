@@ -213,6 +213,9 @@ def main():
     with open(os.path.join(a.out, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=1)
     floor = floors(config, part)
+    whole = configuration(40, a.experts)
+    floor["layers"] = a.layers
+    floor["full"] = {"layers": 40, **floors(whole, describe(whole, a.expert_bits)[1])}
     with open(os.path.join(a.out, "synthetic.json"), "w", encoding="utf-8") as f:
         json.dump({"bytes": floor, "tensors": entries}, f, indent=0)
     shutil.copyfile(a.tokenizer, os.path.join(a.out, "tokenizer.json"))

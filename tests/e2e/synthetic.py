@@ -43,7 +43,8 @@ def describe(folder):
             fill = "value 1" if "norm" in name else "signs 1"
         entries.append({"name": name, "dtype": t["dtype"], "shape": t["shape"], "fill": fill})
     windows = {str(n): 1_000_000 * n for n in (1, 2, 4, 6, 8, 12, 16)}
-    write(folder, {"bytes": {"window": windows, "draft": 500_000}, "tensors": entries})
+    full = {"layers": 12, "window": {n: 3 * b for n, b in windows.items()}, "draft": 500_000}
+    write(folder, {"bytes": {"window": windows, "draft": 500_000, "layers": 6, "full": full}, "tensors": entries})
     for name in ("config.json", "tokenizer.json", "engram"):
         os.symlink(os.path.join(os.path.abspath(MODEL), name), os.path.join(folder, name))
     return entries
@@ -69,6 +70,13 @@ def main():
                 expect(abs(t["share"] - t["bytes"] / report["copy_bytes_per_s"] * 1e6 / t["us"]) < 1e-9, f"share {t}")
         expect([(k["step"], k["rows"]) for k in report["kinds"]] == [("window", 1), ("window", 6), ("chunk", 256)],
                f"kinds {[(k['step'], k['rows']) for k in report['kinds']]}")
+        rounds = {r["rows"]: r for r in report["rounds"]}
+        expect([s["rows"] for s in report["scaled"]] == [1, 6], f"scaled {report['scaled']}")
+        for s in report["scaled"]:
+            us, both = (rounds[s["rows"]][w]["us"] for w in ("window", "window_and_draft"))
+            window = s["once_us"] + 2 * (us - s["once_us"]) if s["once_us"] < us else us
+            expect(abs(s["window"]["us"] - window) < 1e-6 * window and s["window"]["bytes"] == 3e6 * s["rows"], f"scaled {s}")
+            expect(abs(s["window_and_draft"]["us"] - window - both + us) < 1e-6 * window, f"scaled {s}")
         for k in report["kinds"]:
             kinds = {f["name"]: f for f in k["list"]}
             expect(abs(sum(f["us"] for f in k["list"]) - k["sum_us"]) < 1e-6 * k["sum_us"], f"sum of {k['step']}")
