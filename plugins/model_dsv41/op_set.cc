@@ -14,10 +14,6 @@ void OpSet::bind(OpBinder& binder, Regime regime, std::string* fusions) {
         binder.bind(&op, regime);
         note(op);
     };
-    const auto may = [&](auto& op) {
-        binder.bind_optional(&op, regime);
-        note(op);
-    };
     const auto fusion = [&]<class P>(OpFn<P>& op) {
         if (binder.bind_optional(&op, regime)) {
             *fusions += (fusions->empty() ? "" : " ") + std::string(P::kOp.name);
@@ -55,11 +51,13 @@ void OpSet::bind(OpBinder& binder, Regime regime, std::string* fusions) {
     must(draft_step);
     must(draft_pick);
     must(draft_confidence);
-    must(pages_copy);
-    may(pages_pack);
-    may(pages_unpack);
-    may(state_save);
-    may(state_load);
+
+    // Slot work, done before a step's groups and never inside a graph.
+    binder.bind(&pages_copy, regime);
+    binder.bind_optional(&pages_pack, regime);
+    binder.bind_optional(&pages_unpack, regime);
+    binder.bind_optional(&state_save, regime);
+    binder.bind_optional(&state_load, regime);
 
     fusion(mhc_reduce_expand);
     fusion(mhc_mix_collapse_norm);

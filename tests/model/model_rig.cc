@@ -62,6 +62,9 @@ Status ModelRig::load_compute() {
         compute, PluginKind::compute, host_, &plugins_,
         [&](OptionSet& o) {
             if (compute != "cpu") {
+                if (options_.graphs) {
+                    o.set("graphs", *options_.graphs);
+                }
                 return;  // the rest are options of the CPU's
             }
             o.set("threads", options_.threads);
@@ -72,7 +75,7 @@ Status ModelRig::load_compute() {
         &compute_));
     device_ = facet_of<Device>(compute_.get());
     ops_ = facet_of<OpTable>(compute_.get());
-    if (options_.graphs) {
+    if (options_.graphs.value_or(false) && compute == "cpu") {
         capture_ = std::make_unique<CaptureDevice>(*device_);
         tapped_ops_ = std::make_unique<TappedOps>(*ops_, *capture_, true);
         ops_ = tapped_ops_.get();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "model/capture_device.h"
 #include "model/checkpoint_folder.h"
@@ -72,9 +73,10 @@ struct RigOptions {
     std::vector<std::string> formats = {"exl3", "plain"};  ///< plugins, or "dense"
     std::string layout = "auto";
     int32_t threads = 2;
-    bool experts_in_f32 = false;    ///< keeps down products unrounded, as more than one rank must
-    bool reference_ops = false;     ///< no SIMD
-    bool graphs = false;            ///< the device can capture; see CaptureDevice
+    bool experts_in_f32 = false;  ///< keeps down products unrounded, as more than one rank must
+    bool reference_ops = false;   ///< no SIMD
+    /// Whether the device captures graphs: the CPU by CaptureDevice. Unset: as the plugin does.
+    std::optional<bool> graphs;
     bool activation_quant = false;  ///< of format plain
     std::vector<std::string> fusions_off;
     std::function<void(CheckpointFolder&)> edit;  ///< before load
@@ -105,7 +107,9 @@ class ModelRig {
 
     Model& model() { return *model_; }
     Device& device() { return *device_; }
-    CaptureDevice& capture() { return *capture_; }  ///< with RigOptions::graphs
+    /// With RigOptions::graphs on a CPU; another device does not count what it captures.
+    bool counts_graphs() const { return capture_ != nullptr; }
+    CaptureDevice& capture() { return *capture_; }
     TappedOps& tapped_ops() { return *tapped_ops_; }
     /// Bytes that the model allocated, by tag.
     const std::map<std::string, int64_t>& allocated() const { return counting_->bytes(); }
