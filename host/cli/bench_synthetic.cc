@@ -4,11 +4,13 @@
 // with fewer layers than the release is scaled: what a layer does counts once per layer, what a
 // step does once (head, sampling, taps, Engram tables, draft pass) stays.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "host/checkpoint/strict_json.h"
 #include "host/checkpoint/synthetic.h"
@@ -79,6 +81,12 @@ Status copy_bandwidth(Device& device, HostServices& host, double* out) {
         *out = std::max(run == 0 ? 0 : *out, 8.0 * kCopyBytes / us * 1e6);
     }
     return {};
+}
+
+/// Free device bytes; the device's own answer may be a tenth of a second old.
+int64_t settled_free(Device& device) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    return device.info().bytes_free;
 }
 
 class SyntheticBench {
@@ -297,7 +305,8 @@ void print(const Json& report) {
                 report["synthetic"].get<std::string>().c_str(),
                 report["device"].get<std::string>().c_str(),
                 num(report["copy_bytes_per_s"]) * 1e-9);
-    std::printf("load       %9.2f s\n", num(report["load_s"]));
+    std::printf("load       %9.2f s, warm-up took %.0f MB of the device (graphs, kernel code)\n",
+                num(report["load_s"]), num(report["warm_up_bytes"]) * 1e-6);
     std::printf("chunk      %9.0f us  %ld rows, %.0f tok/s\n", num(report["chunk"]["us"]),
                 report["chunk"]["rows"].get<long>(), num(report["chunk"]["tokens_per_s"]));
     std::printf(
@@ -372,8 +381,10 @@ int bench_synthetic(const BenchArgs& args) {
         TENON_TRY(d.plan());
         TENON_TRY(d.check_fit());
         TENON_TRY(d.load());
+        const int64_t free = settled_free(*d.device());
         CostTable costs;
         TENON_TRY(d.model()->warm_up({}, &costs));
+        report["warm_up_bytes"] = free - settled_free(*d.device());
         loaded = true;
         report["synthetic"] = args.synthetic;
         report["device"] = std::string(d.device()->info().name);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "config.h"
 #include "tenon/compute.h"
 
 namespace tenon::dsv41 {
@@ -19,9 +20,15 @@ struct GraphSizes {
     int32_t stretches = 1;         ///< of the backbone
 };
 
-/// Row capacities up to `most`, stream capacities up to `slots` (engine.md 2.5).
-std::vector<int64_t> row_capacities(int64_t most);
-std::vector<int64_t> stream_capacities(int64_t slots);
+/// Row capacities up to `step_rows`, stream capacities up to `slots`, bounds of visible positions
+/// up to `context` (engine.md 2.5).
+GraphSizes graph_sizes(const ModelConfig& config, int64_t step_rows, int64_t slots, int64_t context,
+                       bool with_drafts);
+
+/// Device bytes that all these graphs take once they are ready, as the memory plan counts them: the
+/// calls of the parts (ops.md 5.3; fused ops are fewer) times what a call of a graph was measured
+/// to take.
+int64_t graph_bytes(const ModelConfig& config, const GraphSizes& sizes);
 
 /// Thread: the engine thread.
 class DecodeGraphs {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "decode_graphs.h"
 #include "slots.h"
 #include "snapshots.h"
 #include "staging.h"
@@ -221,6 +222,12 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
     const BlockSizes blocks = block_sizes(c, r, s);
     add("decode.scratch", PlanPlace::device, scratch + blocks.work, 1,
         "scratch of single ops, estimated");
+    if (r.device != nullptr && r.world == 1 && facet_of<GraphCapture>(r.device) != nullptr) {
+        const GraphSizes graphs =
+            graph_sizes(c, r.step_rows, s.slots, s.context_tokens, with_drafts);
+        add("graphs", PlanPlace::device, graph_bytes(c, graphs),
+            static_cast<int64_t>(graphs.rows.size()), "captured decode rounds, estimated");
+    }
     add("plan", PlanPlace::pinned, blocks.window + blocks.chunk, 1, "step blocks");
     add("plan", PlanPlace::device, blocks.window + blocks.chunk, 1, "step blocks");
     add("logprobs", PlanPlace::pinned, blocks.output, 1, "results");

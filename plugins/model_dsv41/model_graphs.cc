@@ -2,8 +2,6 @@
 // Decode work from graphs: captured for every padded size at warm-up, replayed with the step's
 // inputs (engine.md 2.5). The results have the bits of eager work, since no row depends on the rows
 // beside it.
-#include <algorithm>
-
 #include "model.h"
 
 namespace tenon::dsv41 {
@@ -20,26 +18,9 @@ void Dsv41Model::init_graphs() {
             format("decode runs without graphs: {} may not be captured", ops_[0].unsafe_in_graphs));
         return;
     }
-    const ModelConfig& c = parts_.config;
-    const int64_t context = parts_.shape.context_tokens;
-    GraphSizes sizes;
-    sizes.rows = row_capacities(parts_.info.max_step_rows);
-    sizes.stretches = forward_.stretches();
-    if (parts_.with_drafts) {
-        sizes.streams = stream_capacities(parts_.shape.slots);
-    }
-    // Below these bounds less has to be launched: nothing is scored, and no candidates are chosen.
-    if (!c.kv_sources.empty()) {
-        for (const int64_t rows : {int64_t{c.index_topk},
-                                   int64_t{c.candidate_blocks} * std::max(c.candidate_block, 0)}) {
-            const int64_t least = sizes.visible.empty() ? 0 : sizes.visible.back();
-            if (rows > least && rows < context) {
-                sizes.visible.push_back(rows);
-            }
-        }
-    }
-    sizes.visible.push_back(context);
-    graphs_.init(capture, stream_.get(), std::move(sizes));
+    graphs_.init(capture, stream_.get(),
+                 graph_sizes(parts_.config, parts_.info.max_step_rows, parts_.shape.slots,
+                             parts_.shape.context_tokens, parts_.with_drafts));
 }
 
 /// The window group padded with dead rows and segments to a capacity.
@@ -68,6 +49,16 @@ Status Dsv41Model::capture_graphs() {
     const GraphSizes& sizes = graphs_.sizes();
     const int64_t start = host_->now_us();
     const int64_t free = device_->info().bytes_free;
+    const int64_t needed = graph_bytes(parts_.config, sizes);
+    if (free < needed) {
+        host_->log(
+            LogLevel::warn, "dsv41",
+            format("decode runs without graphs: they take up to {} MiB of the device, {} MiB "
+                   "are left; lower engine.step_rows, model.slots or model.context_tokens",
+                   needed >> 20, free >> 20));
+        graphs_.drop();
+        return {};
+    }
     forward_.set_tracer(nullptr);
     active_region_ = kWindowRegion;
     const auto all = [&]() -> Status {
@@ -106,9 +97,9 @@ Status Dsv41Model::capture_graphs() {
     }
     graphs_.set_ready();
     host_->log(LogLevel::info, "dsv41",
-               format("graphs captured count={} rows={} ms={} device_bytes={}", graphs_.count(),
-                      sizes.rows.back(), (host_->now_us() - start) / 1000,
-                      free - device_->info().bytes_free));
+               format("graphs captured count={} rows={} ms={} device_bytes={} planned={}",
+                      graphs_.count(), sizes.rows.back(), (host_->now_us() - start) / 1000,
+                      free - device_->info().bytes_free, needed));
     return {};
 }
 

@@ -19,11 +19,14 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
 
     int64_t eager_calls() const { return eager_; }  ///< ops and products run outside graphs
     int64_t captured() const { return captured_; }
+    int64_t captured_calls() const { return kept_; }
     int64_t launched() const { return launched_; }
     /// `end` of the n-th capture fails, from 0.
     void fail_capture(int64_t n) { failing_ = n; }
     /// The n-th call that a capture keeps fails, from 0.
     void fail_call(int64_t n) { failing_call_ = n; }
+    /// What the device says is left of its memory.
+    void set_free(int64_t bytes) { free_ = bytes; }
 
     bool wants() noexcept override {
         eager_ += recording_ ? 0 : 1;
@@ -45,7 +48,11 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
                                                       : inner_.query(facet);
     }
     void release() noexcept override {}
-    DeviceInfo info() noexcept override { return inner_.info(); }
+    DeviceInfo info() noexcept override {
+        DeviceInfo info = inner_.info();
+        info.bytes_free = free_ >= 0 ? free_ : info.bytes_free;
+        return info;
+    }
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override {
         return recording_ ? Status(Code::internal, "allocation during capture")
                           : inner_.allocate(desc, out);
@@ -122,7 +129,7 @@ class CaptureDevice final : public Device, public GraphCapture, public CallTap {
     Work tape_;
     bool recording_ = false;
     int64_t eager_ = 0, captured_ = 0, launched_ = 0, failing_ = -1;
-    int64_t kept_ = 0, failing_call_ = -1;
+    int64_t kept_ = 0, failing_call_ = -1, free_ = -1;
 };
 
 }  // namespace tenon::testing

@@ -279,6 +279,42 @@ TEST(GraphsTiny, A_device_that_fails_to_capture_works_eagerly) {
     }
 }
 
+int64_t planned_graph_bytes(ModelRig& rig) {
+    MemoryPlan plan;
+    check(rig.plan(&plan));
+    int64_t bytes = 0;
+    for (const MemoryEntry& e : plan.entries) {
+        bytes += e.tag == StrView("graphs") && e.place == PlanPlace::device ? e.bytes : 0;
+    }
+    return bytes;
+}
+
+TEST(GraphsTiny, Their_memory_is_planned_for_as_many_calls_as_the_parts_make) {
+    auto rig = warm_rig(kTiny, true);
+    if (!rig->counts_graphs()) {
+        GTEST_SKIP() << kNoCounts;
+    }
+    // 3 KiB a call (decode_graphs.cc). Parts of the tiny model, copies apart, are fewer.
+    const int64_t planned = planned_graph_bytes(*rig) / (3 << 10);
+    EXPECT_GE(planned, rig->capture().captured_calls());
+    EXPECT_LE(planned, 2 * rig->capture().captured_calls());
+    EXPECT_EQ(planned_graph_bytes(*warm_rig(kTiny, false)), 0);
+}
+
+TEST(GraphsTiny, Where_their_memory_is_not_left_work_is_eager) {
+    auto eager = warm_rig(kTiny, false);
+    auto full = warm_rig(kTiny, true, [](ModelRig& r) {
+        if (r.counts_graphs()) {
+            r.capture().set_free(1 << 20);
+        }
+    });
+    if (!full->counts_graphs()) {
+        GTEST_SKIP() << kNoCounts;
+    }
+    EXPECT_EQ(full->capture().captured(), 0);
+    EXPECT_EQ(live(*full, kTiny, 3, 5) == live(*eager, kTiny, 3, 5), true);
+}
+
 INSTANTIATE_TEST_SUITE_P(, Graphs,
                          ::testing::Values(kTiny, Case{"mini", &mini_model, {2, 5}, 9, 3}),
                          [](const auto& p) { return std::string(p.param.name); });
