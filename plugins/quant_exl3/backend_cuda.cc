@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/matrix/check.h"
 #include "kernels/cuda/exl3/experts_exact.h"
+#include "kernels/cuda/exl3/prefill.h"
+#include "kernels/cuda/exl3/prefill_experts.h"
 #include "kernels/cuda/exl3/smem.h"
 #include "kernels/cuda/experts/steps.h"
 #include "upload_cuda.h"
@@ -28,7 +30,23 @@ struct Placed {
     bool sliced = false;
 };
 
-/// Scratch of products of one call: rotated rows of the jobs of one launch.
+/// Scratch of products in regime prefill: rotated rows of the jobs of one launch, and their decoded
+/// weights.
+struct PrefillBytes {
+    int64_t x = 0, w = 0;
+};
+PrefillBytes prefill_bytes(const std::vector<Placed>& list, int64_t rows) {
+    PrefillBytes b;
+    for (const auto& [w, sliced] : list) {
+        b.x = std::max(b.x, cuda::prefill_x_bytes(rows, w.k));
+        b.w += cuda::prefill_w_bytes(w.out, w.k);
+    }
+    b.x *= std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
+    b.w = std::min(b.w, cuda::kPanelBytes);
+    return b;
+}
+
+/// Scratch of products in regime decode: rotated rows of the jobs of one launch.
 int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
     int64_t most = 0;
     for (const auto& [w, sliced] : list) {
@@ -40,11 +58,25 @@ int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
     return most * std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
 }
 
+int64_t scratch_of(const std::vector<Placed>& list, int64_t rows, Regime regime) {
+    if (rows <= 0 || regime == Regime::decode) {
+        return staged_bytes(list, rows);
+    }
+    const PrefillBytes b = prefill_bytes(list, rows);
+    return b.x + b.w;
+}
+
+int64_t panel_of(const std::vector<Placed>& list, int64_t rows, Regime regime) {
+    return regime == Regime::decode ? 0 : prefill_bytes(list, rows).w;
+}
+
 /// Collects products of one x, and launches those that share an instance together.
 class Launcher {
   public:
-    Launcher(const TensorView& x, int64_t rows, void* scratch, cudaStream_t stream)
-        : stream_(stream) {
+    /// panel_bytes  of decoded weights in scratch; 0: regime decode
+    Launcher(const TensorView& x, int64_t rows, void* scratch, int64_t panel_bytes,
+             cudaStream_t stream)
+        : stream_(stream), panel_bytes_(panel_bytes) {
         call_.scratch = scratch;
         call_.rows = static_cast<int32_t>(rows);
         call_.x_element = element_of(x.dtype);
@@ -86,14 +118,18 @@ class Launcher {
     }
 
     cudaError_t flush() {
-        const cudaError_t status =
-            call_.job_count == 0 ? cudaSuccess : cuda::linear(call_, stream_);
+        cudaError_t status = cudaSuccess;
+        if (call_.job_count > 0) {
+            status = panel_bytes_ > 0 ? cuda::prefill(call_, panel_bytes_, stream_)
+                                      : cuda::linear(call_, stream_);
+        }
         call_.job_count = 0;
         return status;
     }
 
   private:
     cudaStream_t stream_;
+    int64_t panel_bytes_;
     cuda::LinearCall call_;
     cuda::Weight first_;
 };
@@ -113,8 +149,8 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
 
     QuantInfo info() noexcept override { return info_; }
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t rows, Regime, DType) noexcept override {
-        return staged_bytes(placed_, rows);
+    int64_t scratch_bytes(int64_t rows, Regime regime, DType) noexcept override {
+        return scratch_of(placed_, rows, regime);
     }
 
     Status linear(const LinearArgs& request, Stream& stream) noexcept override {
@@ -126,9 +162,10 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
         if (rows == 0) {
             return {};
         }
-        TENON_TRY(packed::check_scratch("linear", args.scratch, staged_bytes(placed_, rows)));
+        TENON_TRY(
+            packed::check_scratch("linear", args.scratch, scratch_of(placed_, rows, args.regime)));
         TENON_TRY(use_gpu(index_));
-        Launcher launcher(args.x, rows, args.scratch.data,
+        Launcher launcher(args.x, rows, args.scratch.data, panel_of(placed_, rows, args.regime),
                           static_cast<cudaStream_t>(stream.native()));
         for (int64_t g = 0; g < count; ++g) {
             const int64_t x_at = count == 1 ? 0 : g * args.x.stride[1];
@@ -196,19 +233,21 @@ class GpuGroup final : public Implements<GpuGroup, QuantGroup> {
     }
 
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t rows, Regime) noexcept override {
-        return staged_bytes(placed_, rows);
+    int64_t scratch_bytes(int64_t rows, Regime regime) noexcept override {
+        return scratch_of(placed_, rows, regime);
     }
 
-    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
-                  Stream& stream) noexcept override {
+    Status linear(const TensorView& x, Span<const TensorView> ys, Regime regime,
+                  const TensorView& scratch, Stream& stream) noexcept override {
         TENON_TRY(packed::check_group(name_, parts_.weights()[0].in, outs_, x, ys));
         if (x.shape[0] == 0) {
             return {};
         }
-        TENON_TRY(packed::check_scratch("linear", scratch, staged_bytes(placed_, x.shape[0])));
+        const int64_t rows = x.shape[0];
+        TENON_TRY(packed::check_scratch("linear", scratch, scratch_of(placed_, rows, regime)));
         TENON_TRY(use_gpu(index_));
-        Launcher launcher(x, x.shape[0], scratch.data, static_cast<cudaStream_t>(stream.native()));
+        Launcher launcher(x, rows, scratch.data, panel_of(placed_, rows, regime),
+                          static_cast<cudaStream_t>(stream.native()));
         for (uint64_t i = 0; i < ys.size; ++i) {
             TENON_TRY(gpu_status(launcher.add(placed_[i], x.data, x.stride[0], ys[i].data,
                                               ys[i].stride[0], ys[i].dtype),
@@ -243,8 +282,8 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
 
     /// Of the matrices; the table of pointers adds 168 bytes an expert.
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t rows, int32_t k, Regime) noexcept override {
-        return rows <= 0 ? 0 : lay_out(rows, k, nullptr).used;
+    int64_t scratch_bytes(int64_t rows, int32_t k, Regime regime) noexcept override {
+        return rows <= 0 ? 0 : scratch_of(rows, k, regime);
     }
     void keep_f32(bool on) noexcept override { keep_f32_ = on; }
 
@@ -255,8 +294,13 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
             return {};
         }
         const int64_t k = args.ids.shape[1];
-        TENON_TRY(packed::check_scratch("experts", args.scratch, lay_out(rows, k, nullptr).used));
+        TENON_TRY(packed::check_scratch("experts", args.scratch, scratch_of(rows, k, args.regime)));
         TENON_TRY(use_gpu(index_));
+        if (args.regime == Regime::prefill) {
+            return gpu_status(cuda::expert_prefill(prefill_call(args),
+                                                   static_cast<cudaStream_t>(stream.native())),
+                              name_);
+        }
         const Scratch scratch = lay_out(rows, k, args.scratch.data);
         const bool fused = is_fused(k);
         const int64_t most = fused ? cuda::kExpertTokens : kChunk;
@@ -342,6 +386,60 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
     bool is_fused(int64_t k) const {
         return all_mul1_ &&
                cuda::experts_fit(up_rate_, k_up_, down_rate_, k_down_, static_cast<int>(k));
+    }
+
+    int64_t scratch_of(int64_t rows, int64_t k, Regime regime) const {
+        return regime == Regime::decode ? lay_out(rows, k, nullptr).used
+                                        : cuda::expert_prefill_bytes(prefill_shape(rows, k));
+    }
+
+    /// What needs no data.
+    cuda::ExpertPrefill prefill_shape(int64_t rows, int64_t k) const {
+        cuda::ExpertPrefill c;
+        c.rows = static_cast<int32_t>(rows);
+        c.k = static_cast<int32_t>(k);
+        c.experts = count_;
+        c.has_shared = has_shared_;
+        c.hidden = static_cast<int32_t>(hidden_);
+        c.width = static_cast<int32_t>(width_);
+        c.k_up = k_up_;
+        c.k_down = k_down_;
+        c.round = whole_width_ && !keep_f32_;
+        return c;
+    }
+
+    cuda::ExpertPrefill prefill_call(const ExpertsArgs& args) const {
+        cuda::ExpertPrefill c = prefill_shape(args.x.shape[0], args.ids.shape[1]);
+        c.gate = gate_.table;
+        c.up = up_.table;
+        c.down = down_.table;
+        const auto each = static_cast<size_t>(count_) + 1;
+        const auto add = [&](size_t projection, cuda::ExpertKind* kinds, int32_t* count) {
+            for (size_t e = 0; e + 1 < each; ++e) {
+                const cuda::Weight& w = parts_.weights()[projection * each + e];
+                const auto same = [&w](const cuda::ExpertKind& k) {
+                    return k.twice_k == w.twice_k && k.code == w.code;
+                };
+                if (w.words != nullptr && std::none_of(kinds, kinds + *count, same)) {
+                    kinds[(*count)++] = {w.twice_k, w.code};
+                }
+            }
+        };
+        add(0, c.up_kind, &c.up_kinds);
+        add(1, c.up_kind, &c.up_kinds);
+        add(2, c.down_kind, &c.down_kinds);
+        for (size_t i = 0; i < 3 && has_shared_; ++i) {
+            c.shared[i] = parts_.weights()[i * each + each - 1];
+        }
+        c.ids = args.ids.as<int32_t>();
+        c.weights = args.weights.as<float>();
+        c.limit = args.limit;
+        c.x = args.x.data;
+        c.x_stride = args.x.stride[0];
+        c.scratch = args.scratch.data;
+        c.out = args.out.as<float>();
+        c.out_stride = args.out.stride[0];
+        return c;
     }
 
     Scratch lay_out(int64_t rows, int64_t k, void* base) const {

@@ -3,18 +3,23 @@
 // than the L2 cache holds, beside the floor (bytes over the copy bandwidth of the same run).
 //
 //   bench_cuda_quant            every shape
-//   bench_cuda_quant k n 2K m   one
+//   bench_cuda_quant k n 2K m   one; from 64 rows on also as a prefill
+//   bench_cuda_quant prefill    products of 2,048 rows, as TFLOP/s of the product
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/cuda/exl3/api.h"
 #include "kernels/cuda/exl3/experts_exact.h"
+#include "kernels/cuda/exl3/prefill.h"
+#include "kernels/cuda/exl3/prefill_experts.h"
 #include "kernels/cuda/exl3/smem.h"
 
 namespace {
@@ -271,6 +276,149 @@ void experts_line(int count, int k, int rows, int twice_k, int shared_twice_k, d
     }
 }
 
+void prefill_line(const Shape& s, int rows, const std::vector<uint32_t>& words) {
+    const int64_t each = packed_words(s.k, s.n, s.twice_k);
+    auto* packed = device_array<uint32_t>(each * s.groups, &words);
+    const std::vector<uint16_t> scale(1 << 16, 0x2C00);
+    auto* scales = device_array<uint16_t>(s.k + s.n, &scale);
+    std::mt19937 rng(2);
+    std::vector<uint16_t> values(1 << 20);
+    for (uint16_t& v : values) {
+        v = static_cast<uint16_t>(0x3F00 | (rng() & 0x80FF));
+    }
+    auto* x = device_array<uint16_t>(int64_t{rows} * s.k * s.groups, &values);
+    auto* y = device_array<uint16_t>(int64_t{rows} * s.n * s.groups);
+    const int64_t w_bytes = std::min(kPanelBytes, prefill_w_bytes(s.n, s.k) * s.groups);
+    auto* scratch = device_array<uint8_t>(prefill_x_bytes(rows, s.k) * s.groups + w_bytes);
+    const double us = time_graph(8, [&](int, cudaStream_t stream) {
+        LinearCall call;
+        call.rows = rows;
+        call.k = call.in = s.k;
+        call.twice_k = s.twice_k;
+        call.job_count = s.groups;
+        call.scratch = scratch;
+        for (int g = 0; g < s.groups; ++g) {
+            Job& job = call.jobs[g];
+            job.words = packed + g * each;
+            job.suh = scales;
+            job.svh = scales + s.k;
+            job.x = x + g * s.k;
+            job.x_stride = int64_t{s.k} * s.groups;
+            job.y = y + g * s.n;
+            job.y_stride = int64_t{s.n} * s.groups;
+            job.out = s.n;
+        }
+        must(prefill(call, w_bytes, stream));
+    });
+    std::printf("prefill %-10s %6d x %6d x%d K=%.1f m=%4d  %9.1f us  %4.0f TFLOP/s\n", s.name, s.k,
+                s.n, s.groups, s.twice_k / 2.0, rows, us,
+                2e-6 * rows * s.k * static_cast<double>(s.n) * s.groups / us);
+    std::fflush(stdout);
+    for (void* p : {static_cast<void*>(packed), static_cast<void*>(scales), static_cast<void*>(x),
+                    static_cast<void*>(y), static_cast<void*>(scratch)}) {
+        must(cudaFree(p));
+    }
+}
+
+/// Rows choose experts at random.
+void prefill_experts_line(int count, int k, int rows, int twice_k, int shared_twice_k,
+                          const std::vector<uint32_t>& words) {
+    constexpr int kHidden = 5120, kWidth = 2304;
+    const std::vector<uint16_t> scale(1 << 16, 0x2C00);
+    auto* scales = device_array<uint16_t>(2 * kHidden, &scale);
+    std::vector<Weight> table;
+    std::vector<uint32_t*> owned;
+    for (int projection = 0; projection < 3; ++projection) {
+        const int in = projection == 2 ? kWidth : kHidden;
+        const int out = projection == 2 ? kHidden : kWidth;
+        const int64_t each = packed_words(in, out, twice_k);
+        owned.push_back(device_array<uint32_t>(each * count, &words));
+        owned.push_back(device_array<uint32_t>(packed_words(in, out, shared_twice_k), &words));
+        for (int e = 0; e <= count; ++e) {
+            Weight w;
+            w.words = e == count ? owned.back() : owned[owned.size() - 2] + e * each;
+            w.suh = w.svh = scales;
+            w.k = w.in = in;
+            w.n = w.out = out;
+            w.twice_k = e == count ? shared_twice_k : twice_k;
+            table.push_back(w);
+        }
+    }
+    auto* tables = device_array<Weight>(static_cast<int64_t>(table.size()), &table);
+    std::mt19937 rng(3);
+    std::vector<int32_t> ids;
+    for (int row = 0; row < rows; ++row) {
+        std::vector<int32_t> all(static_cast<size_t>(count));
+        std::iota(all.begin(), all.end(), 0);
+        for (int slot = 0; slot < k; ++slot) {
+            std::swap(all[static_cast<size_t>(slot)],
+                      all[static_cast<size_t>(slot) + rng() % static_cast<size_t>(count - slot)]);
+        }
+        ids.insert(ids.end(), all.begin(), all.begin() + k);
+    }
+    auto* device_ids = device_array<int32_t>(static_cast<int64_t>(ids.size()), &ids);
+    const std::vector<float> ones(1024, 0.25f);
+    auto* weights = device_array<float>(static_cast<int64_t>(ids.size()), &ones);
+    const std::vector<uint16_t> values(1 << 16, 0x3F80);
+    auto* x = device_array<uint16_t>(int64_t{rows} * kHidden, &values);
+    auto* out = device_array<float>(int64_t{rows} * kHidden);
+    ExpertPrefill c;
+    c.rows = rows;
+    c.k = k;
+    c.experts = count;
+    c.has_shared = true;
+    c.hidden = c.k_up = kHidden;
+    c.width = c.k_down = kWidth;
+    c.gate = tables;
+    c.up = tables + count + 1;
+    c.down = tables + 2 * (count + 1);
+    for (int i = 0; i < 3; ++i) {
+        c.shared[i] = table[static_cast<size_t>(i * (count + 1) + count)];
+    }
+    c.up_kinds = c.down_kinds = 1;
+    c.up_kind[0] = c.down_kind[0] = {twice_k, Code::mul1};
+    c.ids = device_ids;
+    c.weights = weights;
+    c.limit = 10;
+    c.x = x;
+    c.x_stride = c.out_stride = kHidden;
+    c.out = out;
+    auto* scratch = device_array<uint8_t>(expert_prefill_bytes(c));
+    c.scratch = scratch;
+    const double us =
+        time_graph(2, [&](int, cudaStream_t stream) { must(expert_prefill(c, stream)); });
+    std::printf(
+        "prefill experts %d top %d K=%.1f shared K=%.1f m=%4d  %9.1f us  %4.0f TFLOP/s  scratch "
+        "%.0f MB\n",
+        count, k, twice_k / 2.0, shared_twice_k / 2.0, rows, us,
+        6e-6 * rows * (k + 1) * kHidden * kWidth / us,
+        static_cast<double>(expert_prefill_bytes(c)) * 1e-6);
+    std::fflush(stdout);
+    for (uint32_t* p : owned) {
+        must(cudaFree(p));
+    }
+    for (void* p : {static_cast<void*>(scales), static_cast<void*>(tables),
+                    static_cast<void*>(device_ids), static_cast<void*>(weights),
+                    static_cast<void*>(x), static_cast<void*>(out), static_cast<void*>(scratch)}) {
+        must(cudaFree(p));
+    }
+}
+
+void prefill_lines(const std::vector<uint32_t>& words) {
+    for (const int rows : {64, 512, 2048, 4096}) {
+        prefill_line({"mlp", 4096, 14336, 1, 6}, rows, words);
+    }
+    for (const Shape& s : {Shape{"mlp", 4096, 14336, 1, 4}, Shape{"mlp", 4096, 14336, 1, 10},
+                           Shape{"wq_a", 5120, 1280, 1, 10}, Shape{"wq_b", 1280, 32768, 1, 8},
+                           Shape{"wkv", 5120, 512, 1, 10}, Shape{"wo_a", 4096, 1024, 8, 10},
+                           Shape{"wo_b", 8192, 5120, 1, 10}}) {
+        prefill_line(s, 2048, words);
+    }
+    for (const int rows : {512, 1024, 2048, 4096}) {
+        prefill_experts_line(384, 6, rows, 6, 10, words);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -280,6 +428,14 @@ int main(int argc, char** argv) {
     if (argc == 5) {
         linear_line({"given", std::atoi(argv[1]), std::atoi(argv[2]), 1, std::atoi(argv[3])},
                     std::atoi(argv[4]), Code::mul1, bandwidth, words);
+        if (std::atoi(argv[4]) >= 64) {
+            prefill_line({"given", std::atoi(argv[1]), std::atoi(argv[2]), 1, std::atoi(argv[3])},
+                         std::atoi(argv[4]), words);
+        }
+        return 0;
+    }
+    if (argc == 2 && std::strcmp(argv[1], "prefill") == 0) {
+        prefill_lines(words);
         return 0;
     }
     const Shape wide = {"mlp", 4096, 14336, 1, 6};
@@ -308,5 +464,6 @@ int main(int argc, char** argv) {
     for (const int rows : {1, 4, 5, 16}) {
         experts_line(128, 3, rows, 6, 8, bandwidth, words);
     }
+    prefill_lines(words);
     return 0;
 }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// The products of sorted rows with the experts' weights: one source file a rate.
+#pragma once
+
+#include "prefill_experts.h"
+
+namespace tenon::exl3::cuda {
+
+/// One projection of a launch.
+struct GroupedSide {
+    const Weight* table = nullptr;
+    const uint8_t* x = nullptr;    ///< panel of the sorted rows (prefill_grouped.cuh)
+    const float* scale = nullptr;  ///< by slot
+    void* y = nullptr;
+    int64_t y_stride = 0;  ///< elements
+};
+
+struct GroupedCall {
+    int32_t sides = 1;
+    GroupedSide side[2];
+    const ExpertTile* tiles = nullptr;
+    const int32_t* tile_count = nullptr;
+    const int32_t* entry_of = nullptr;  ///< by slot; null: y rows are slots
+    int32_t most_tiles = 0;
+    int32_t k = 0, out = 0;
+    int32_t y_is_f32 = 0;  ///< else bf16
+};
+
+/// Multiplies the tiles whose weight has the rate and the code; others are left alone.
+template <int kTwiceK>
+cudaError_t grouped(const GroupedCall& call, Code code, cudaStream_t stream);
+
+}  // namespace tenon::exl3::cuda
