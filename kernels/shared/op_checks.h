@@ -9,6 +9,7 @@
 #include "tenon/ops/elem.h"
 #include "tenon/ops/embed.h"
 #include "tenon/ops/engram.h"
+#include "tenon/ops/index.h"
 #include "tenon/ops/kvq.h"
 #include "tenon/ops/linear.h"
 #include "tenon/ops/mhc.h"
@@ -23,7 +24,7 @@ namespace tenon::kernels {
 
 constexpr int64_t kMaxExperts = 512;
 constexpr int32_t kMaxChosen = 16;
-constexpr int64_t kMaxPrepWidth = 1024;  ///< channels of a key-value row in attn.qkv_prep
+constexpr int64_t kMaxPrepWidth = 1024;  ///< channels of a row in attn.qkv_prep and the emits
 constexpr int64_t kEngramGroup = 32;     ///< values per scale of an Engram row
 
 /// The geometry of rope.turn: T rows of n vectors of D channels, the last R turned.
@@ -52,6 +53,9 @@ Status check_op(const MhcMixCollapseNorm& p);
 Status check_op(const MhcCollapseNorm& p);
 Status check_op(const MhcReduceExpand& p);
 Status check_op(const AttnQkvPrep& p);
+Status check_op(const CompressEmit& p);
+Status check_op(const IndexKeyEmit& p);
+Status check_op(const IndexQueryPrep& p);
 Status check_op(const RopeAngles& p);
 Status check_op(const KvqQuantize& p);
 Status check_op(const KvqDequantize& p);
@@ -64,8 +68,10 @@ Status check_op(const PagesUnpack& p);
 Status check_op(const StateSave& p);
 Status check_op(const StateLoad& p);
 Status check_op(const RouteTopk& p);
+Status check_op(const RouteGateTopk& p);
 Status check_op(const EngramDecode& p);
 Status check_op(const EngramGate& p);
+Status check_op(const EngramReduceGate& p);
 Status check_op(const SpecVerify& p);
 Status check_op(const LinearPlain& p);
 Status check_op(const RopeTurn& p, TurnShape* shape);

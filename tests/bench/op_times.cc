@@ -8,8 +8,10 @@
 #include <cstdio>
 
 #include "tenon/ops/attn.h"
+#include "tenon/ops/compress.h"
 #include "tenon/ops/embed.h"
 #include "tenon/ops/engram.h"
+#include "tenon/ops/index.h"
 #include "tenon/ops/linear.h"
 #include "tenon/ops/mhc.h"
 #include "tenon/ops/norm.h"
@@ -180,6 +182,18 @@ void Times::all() {
         p.weights = weights;
         return p;
     });
+    time("route.gate_topk 384x5120, 6", 384 * row + T * row, [&](int i) {
+        RouteGateTopk p;
+        p.x = x;
+        p.gate = part(gate, i, 384);
+        p.bias = bias;
+        p.k = 6;
+        p.scale = 1.5f;
+        p.rows = rows;
+        p.ids = ids;
+        p.weights = weights;
+        return p;
+    });
     std::vector<float> freq(32, 0.5f);
     const TensorView cs = b_.zeros(DType::f32, {T, 64});
     time("rope.angles", T * 64 * 4, [&](int) {
@@ -201,6 +215,50 @@ void Times::all() {
     prep.ring = {b_.zeros(DType::u8, {1, 144, 512}), b_.zeros(DType::u8, {1, 144, 16}), 144, 512,
                  RowFormat::q8};
     time("attn.qkv_prep", T * (1280 + 512) * 4, [&](int) { return prep; });
+    const auto pages = [&](RowFormat format, int32_t width) {
+        Pages p;
+        p.rows_per_page = 4096;
+        p.ratio = 2;
+        p.width = width;
+        p.format = format;
+        p.scales_at = 4096 * code_bytes(format, width);
+        p.pool = b_.zeros(DType::u8, {1, 4096 * (code_bytes(format, width) + 64)});
+        p.table = b_.zeros(DType::i32, {1, 1});
+        return p;
+    };
+    CompressPool pool;
+    pool.a = b_.zeros(DType::f32, {T, 512});
+    pool.s = b_.zeros(DType::f32, {T, 512});
+    pool.rows = rows;
+    pool.raw = b_.zeros(DType::f32, {1, kRawPositions, 2, 512});
+    pool.out = kv.rows(0, T);
+    time("compress.pool", T * 512 * 10, [&](int) { return pool; });
+    CompressEmit emit;
+    emit.a = pool.a;
+    emit.s = pool.s;
+    emit.raw = pool.raw;
+    emit.norm_weight = prep.kv_weight;
+    emit.cs = cs;
+    emit.rows = rows;
+    emit.comp = pages(RowFormat::q4e, 512);
+    emit.latent = kv.rows(0, T);
+    time("compress.emit", T * 512 * 10, [&](int) { return emit; });
+    IndexKeyEmit key;
+    key.k_raw = b_.zeros(DType::bf16, {T, 128});
+    key.norm_weight = b_.zeros(DType::bf16, {128});
+    key.cs = cs;
+    key.rows = rows;
+    key.keys = pages(RowFormat::q4u, 128);
+    time("index.key_emit", T * 128 * 3, [&](int) { return key; });
+    IndexQueryPrep query;
+    query.iq = b_.zeros(DType::bf16, {T, 32, 128});
+    query.cs = cs;
+    query.x = x;
+    query.w = b_.zeros(DType::bf16, {T, 32});
+    time("index.query_prep 32 heads", 32 * row + T * (row + 32 * 128 * 4), [&](int i) {
+        query.weights_proj = part(gate, i, 32);
+        return query;
+    });
     EngramGate g;
     g.kv = b_.zeros(DType::f32, {T, 5 * d});
     g.h = h;

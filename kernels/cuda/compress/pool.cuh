@@ -67,12 +67,12 @@ __device__ inline void store_raw(const PoolArgs& p, const SegInfo& seg, int32_t 
     }
 }
 
-__global__ void pool_kernel(PoolArgs p, unsigned long long* faults) {
+[[maybe_unused]] static __global__ void pool_kernel(PoolArgs p, unsigned long long* faults) {
     pool_row(p, blockIdx.x, faults);
 }
 
 // blockIdx.x: rows back from the segment's end; blockIdx.y: segment.
-__global__ void store_raw_kernel(PoolArgs p, unsigned long long* faults) {
+[[maybe_unused]] static __global__ void store_raw_kernel(PoolArgs p, unsigned long long* faults) {
     const SegInfo seg = p.segs[blockIdx.y];
     const Usable usable = segment_usable(seg, p.T, p.slots);
     if (usable == Usable::yes) {

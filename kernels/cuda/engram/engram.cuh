@@ -55,14 +55,29 @@ __device__ inline float gate_value(float dot, float mean_h, float mean_key, floa
 
 template <class K, class W>
 struct GateArgs {
-    const K* kv;        ///< [T, 5 d]
-    uint16_t* h;        ///< [T, 4, d]
-    const W* q_weight;  ///< [4, d]
+    const K* kv;                 ///< [parts, T, 5 d]
+    int64_t parts, part_stride;  ///< ranks, added ascending; elements from one to the next
+    uint16_t* h;                 ///< [T, 4, d]
+    const W* q_weight;           ///< [4, d]
     const W* k_weight;
     const RowInfo* rows;
     int64_t d;
     float eps;
 };
+
+/// Eight columns of key or value, added over ranks; the sum is rounded to bf16 by the caller.
+template <class K>
+__device__ inline void load_parts8(const K* from, int64_t parts, int64_t stride, float (&x)[8]) {
+    load8(from, x);
+    for (int64_t w = 1; w < parts; ++w) {
+        float more[8];
+        load8(from + w * stride, more);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            x[e] += more[e];
+        }
+    }
+}
 
 // blockIdx.x: row, blockIdx.y: stream. Sums of eight in f32, in index order, then in f64; threads
 // in a fixed order: a row's bits depend on nothing else.
@@ -86,7 +101,7 @@ __global__ void __launch_bounds__(kGateThreads) engram_gate_kernel(GateArgs<K, W
         float h8[8];
         float q8[8];
         float w8[8];
-        load8(key + i, k8);
+        load_parts8(key + i, a.parts, a.part_stride, k8);
         load8(h + i, h8);
         load8(a.q_weight + j * a.d + i, q8);
         load8(a.k_weight + j * a.d + i, w8);
@@ -111,7 +126,7 @@ __global__ void __launch_bounds__(kGateThreads) engram_gate_kernel(GateArgs<K, W
     for (int64_t i = threadIdx.x * 8; i < a.d; i += kGateThreads * 8) {
         float v8[8];
         float h8[8];
-        load8(value + i, v8);
+        load_parts8(value + i, a.parts, a.part_stride, v8);
         load8(h + i, h8);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {

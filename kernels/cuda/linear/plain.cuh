@@ -31,15 +31,13 @@ __device__ inline void load_wide(const E* from, float (&x)[kWide]) {
     }
 }
 
-// blockIdx.x: kCols columns of y, blockIdx.y: kPlainRows rows. Thread k sums columns k * kWide +
-// i * kPlainThreads * kWide of K in order by fma; lanes by a tree, warps ascending, then the bias.
-// The split depends on K alone, so a row has the same bits at every T.
-template <int kCols, int kWide, class X, class W, class Y>
-__global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y> a) {
-    __shared__ float partial[kPlainThreads / 32][kPlainRows * kCols];
-    const int64_t n0 = int64_t{blockIdx.x} * kCols;
-    const int64_t t0 = int64_t{blockIdx.y} * kPlainRows;
-    float acc[kPlainRows][kCols] = {};
+/// Columns n0.. (kCols of them) of rows t0.. (kRows of them), by a block of kPlainThreads. Thread k
+/// sums columns k * kWide + i * kPlainThreads * kWide of K in order by fma; lanes by a tree, warps
+/// ascending, then the bias. The split depends on K alone, so a row has the same bits at every T.
+template <int kRows, int kCols, int kWide, class X, class W, class Y>
+__device__ inline void plain_block(const PlainArgs<X, W, Y>& a, int64_t n0, int64_t t0) {
+    __shared__ float partial[kPlainThreads / 32][kRows * kCols];
+    float acc[kRows][kCols] = {};
     for (int64_t k = threadIdx.x * kWide; k < a.K; k += kPlainThreads * kWide) {
         float w[kCols][kWide];
 #pragma unroll
@@ -48,7 +46,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y>
             load_wide<kWide>(a.w + n * a.K + k, w[c]);
         }
 #pragma unroll
-        for (int r = 0; r < kPlainRows; ++r) {
+        for (int r = 0; r < kRows; ++r) {
             if (t0 + r < a.T) {
                 float x[kWide];
                 load_wide<kWide>(a.x + (t0 + r) * a.x_stride + k, x);
@@ -63,7 +61,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y>
         }
     }
 #pragma unroll
-    for (int r = 0; r < kPlainRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
         if (t0 + r < a.T) {
 #pragma unroll
             for (int c = 0; c < kCols; ++c) {
@@ -77,7 +75,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y>
     __syncthreads();
     const int r = static_cast<int>(threadIdx.x) / kCols;
     const int64_t n = n0 + threadIdx.x % kCols;
-    if (r >= kPlainRows || t0 + r >= a.T || n >= a.N) {
+    if (r >= kRows || t0 + r >= a.T || n >= a.N) {
         return;
     }
     float sum = partial[0][threadIdx.x];
@@ -90,6 +88,13 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y>
                            : static_cast<const float*>(a.bias)[n];
     }
     store1(a.y + (t0 + r) * a.y_stride + n, sum);
+}
+
+// blockIdx.x: kCols columns of y, blockIdx.y: kPlainRows rows.
+template <int kCols, int kWide, class X, class W, class Y>
+__global__ void __launch_bounds__(kPlainThreads) plain_kernel(PlainArgs<X, W, Y> a) {
+    plain_block<kPlainRows, kCols, kWide>(a, int64_t{blockIdx.x} * kCols,
+                                          int64_t{blockIdx.y} * kPlainRows);
 }
 
 }  // namespace tenon::cuda

@@ -154,25 +154,27 @@ __device__ inline void mix_coefficients(const MixFinish& p, int64_t t, const flo
 }
 
 /// Sums the parts of row t in a fixed order (a lane's parts ascending, then a tree), in f64; `sums`
-/// holds kValues values afterwards. Every thread of the block of 256 takes part.
-template <int kValues>
+/// holds kValues values afterwards. Every thread of the block of kThreads takes part; how many
+/// there are changes no bit.
+template <int kValues, int kThreads = kMixThreads>
 __device__ inline void mix_sum(const MixFinish& p, int64_t t, float* sums) {
-    constexpr int kMine = (kValues + kMixThreads / 32 - 1) / (kMixThreads / 32);
+    constexpr int kWarps = kThreads / 32;
+    constexpr int kMine = (kValues + kWarps - 1) / kWarps;
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32);
     const float* part = p.partial + t * kValues * p.parts;
     double sum[kMine] = {};
-#pragma unroll 4
+#pragma unroll 5
     for (int64_t i = lane; i < p.parts; i += 32) {
 #pragma unroll
         for (int k = 0; k < kMine; ++k) {
-            const int v = min(warp + k * (kMixThreads / 32), kValues - 1);
+            const int v = min(warp + k * kWarps, kValues - 1);
             sum[k] += static_cast<double>(part[v * p.parts + i]);
         }
     }
 #pragma unroll
     for (int k = 0; k < kMine; ++k) {
-        const int v = warp + k * (kMixThreads / 32);
+        const int v = warp + k * kWarps;
         const double all = warp_sum(sum[k]);
         if (lane == 0 && v < kValues) {
             sums[v] = static_cast<float>(all);

@@ -2,6 +2,8 @@
 // mhc.seam, mhc.mix_collapse_norm and mhc.collapse_norm.
 #include "mhc/seam.cuh"
 
+#include <type_traits>
+
 #include "common/registry.h"
 #include "kernels/shared/op_checks.h"
 
@@ -52,14 +54,14 @@ void launch_finish(const P& p, const SeamArgs& a, cudaStream_t stream) {
                       p.pre.template as<float>(),
                       p.post.template as<float>(),
                       p.comb.template as<float>()};
-    const auto T = static_cast<unsigned>(a.T);
-    if (p.norm_weight.dtype == DType::bf16) {
-        seam_finish_kernel<<<T, kMixThreads, 0, stream>>>(
-            f, a.x, p.norm_weight.template as<const uint16_t>(), a.d);
-    } else {
-        seam_finish_kernel<<<T, kMixThreads, 0, stream>>>(
-            f, a.x, p.norm_weight.template as<const float>(), a.d);
-    }
+    const auto launch = [&](const auto* weight) {
+        using W = std::remove_cvref_t<decltype(*weight)>;
+        constexpr int kThreads = kRegime == Regime::decode ? kSeamFewThreads : kMixThreads;
+        launch_dependent(&seam_finish_kernel<kThreads, W>, static_cast<unsigned>(a.T), kThreads, 0,
+                         stream, f, a.x, weight, a.d);
+    };
+    p.norm_weight.dtype == DType::bf16 ? launch(p.norm_weight.template as<const uint16_t>())
+                                       : launch(p.norm_weight.template as<const float>());
 }
 
 template <Regime kRegime>
@@ -87,7 +89,7 @@ Status seam(void* self, const MhcSeam& p, Stream& stream) noexcept {
     const auto kernel = y.dtype == DType::bf16
                             ? &seam_parts_kernel<kSlices<kRegime>, true, uint16_t>
                             : &seam_parts_kernel<kSlices<kRegime>, true, float>;
-    kernel<<<grid_of<kRegime>(a), kMixThreads, 0, native(stream)>>>(a);
+    launch_dependent(kernel, grid_of<kRegime>(a), kMixThreads, 0, native(stream), a);
     launch_finish<kRegime>(p, a, native(stream));
     return launched(MhcSeam::kOp.name);
 }
@@ -102,8 +104,8 @@ Status mix_collapse_norm(void* self, const MhcMixCollapseNorm& p, Stream& stream
     if (a.T == 0 || a.d == 0) {
         return {};
     }
-    seam_parts_kernel<kSlices<kRegime>, false, float>
-        <<<grid_of<kRegime>(a), kMixThreads, 0, native(stream)>>>(a);
+    launch_dependent(&seam_parts_kernel<kSlices<kRegime>, false, float>, grid_of<kRegime>(a),
+                     kMixThreads, 0, native(stream), a);
     launch_finish<kRegime>(p, a, native(stream));
     return launched(MhcMixCollapseNorm::kOp.name);
 }

@@ -4,6 +4,7 @@
 // (coefficients, norm). The pre that collapses is the previous site's, so it is known in time.
 #pragma once
 
+#include "common/dependent.cuh"
 #include "mhc/mix.cuh"
 #include "mhc/streams.cuh"
 
@@ -86,14 +87,6 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
     float comb[4] = {};  // into this lane's stream
     float pre[4] = {};
     float post = 0;
-    if (live) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            pre[j] = a.pre_in[t * 4 + j];
-            comb[j] = kExpand ? a.comb[t * 16 + j * 4 + stream] : 0.0f;
-        }
-        post = kExpand ? a.post[t * 4 + stream] : 0.0f;
-    }
     const int64_t first = int64_t{blockIdx.x} * kSlices * kSeamColumns + lane % 8 * 4;
     const auto read = [&](int64_t i, float(&h)[4], float(&y)[4]) {
         if (live && i < a.d) {
@@ -112,19 +105,30 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
             }
         }
     };
+    // With one slice a block, latency decides: the weight is asked for before the work in front has
+    // ended. With many, other blocks hide it and the values are better not held while streams are
+    // mixed.
+    float4 f[3] = {};
+    let_next_start();
+    if constexpr (kSlices == 1) {
+        read_fn(first, f);
+    }
+    wait_for_previous();
+    if (live) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            pre[j] = a.pre_in[t * 4 + j];
+            comb[j] = kExpand ? a.comb[t * 16 + j * 4 + stream] : 0.0f;
+        }
+        post = kExpand ? a.post[t * 4 + stream] : 0.0f;
+    }
 #pragma unroll 1
     for (int s = 0; s < kSlices; ++s) {
         const int64_t i = first + s * kSeamColumns;  // column of d
         const bool inside = i < a.d;
         float v[4] = {};
         float y[4] = {};
-        float4 f[3] = {};
         read(i, v, y);
-        // With one slice a block, latency decides and everything is asked for at once; with many,
-        // other blocks hide it and the values are better not held while streams are mixed.
-        if constexpr (kSlices == 1) {
-            read_fn(i, f);
-        }
         if (live) {
             if constexpr (kExpand) {
                 float sum[4];
@@ -193,21 +197,37 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
     }
 }
 
-// One block a row: sums, coefficients, and x scaled in place.
-template <class W>
-__global__ void __launch_bounds__(kMixThreads)
+// Threads of a row's finish: few rows take one warp for each sum, many leave room for more rows.
+constexpr int kSeamFewThreads = kSeamValues * 32;
+
+// One block a row: sums, then the coefficients by the first warp, while the others scale x in
+// place. Their first weights are asked for before the work in front has ended.
+template <int kThreads, class W>
+__global__ void __launch_bounds__(kThreads)
     seam_finish_kernel(MixFinish p, uint16_t* x, const W* weight, int64_t d) {
     __shared__ float sums[kSeamValues];
+    constexpr int64_t kStep = (kThreads - 32) * 8;
     const int64_t t = blockIdx.x;
-    mix_sum<kSeamValues>(p, t, sums);
-    mix_coefficients(p, t, sums, sums[kMixDots] / static_cast<float>(p.n));
+    const int64_t first = (static_cast<int64_t>(threadIdx.x) - 32) * 8;
+    float w[8];
+    let_next_start();
+    if (first >= 0 && first < d) {
+        load8(weight + first, w);
+    }
+    wait_for_previous();
+    mix_sum<kSeamValues, kThreads>(p, t, sums);
+    if (threadIdx.x < 32) {
+        mix_coefficients(p, t, sums, sums[kMixDots] / static_cast<float>(p.n));
+        return;
+    }
     const float factor = 1.0f / sqrtf(sums[kMixDots + 1] / static_cast<float>(d) + p.eps);
     x += t * d;
-    for (int64_t i = threadIdx.x * 8; i < d; i += kMixThreads * 8) {
+    for (int64_t i = first; i < d; i += kStep) {
         float v[8];
-        float w[8];
         load8(x + i, v);
-        load8(weight + i, w);
+        if (i != first) {
+            load8(weight + i, w);
+        }
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             v[e] = w[e] * (v[e] * factor);

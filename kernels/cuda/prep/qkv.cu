@@ -42,14 +42,20 @@ Status qkv_prep(void* self, const AttnQkvPrep& p, Stream& stream) noexcept {
         return {};
     }
     const dim3 grid(static_cast<unsigned>(a.T), p.qa_raw.null() ? 1 : 2);
-    qkv_prep_kernel<<<grid, kNormThreads, 0, native(stream)>>>(a, context(self).faults);
+    launch_dependent(&qkv_prep_kernel, grid, kNormThreads, 0, native(stream), a,
+                     context(self).faults);
     return launched(AttnQkvPrep::kOp.name);
 }
 
 }  // namespace
 
+void add_prep_emit(Registry& r);
+void add_prep_query(Registry& r);
+
 void add_prep(Registry& r) {
     r.add<AttnQkvPrep>(&qkv_prep, Exactness::invariant);
+    add_prep_emit(r);
+    add_prep_query(r);
 }
 
 }  // namespace tenon::cuda

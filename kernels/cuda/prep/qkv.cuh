@@ -4,6 +4,7 @@
 // window.store, so the outputs have the parts' bits.
 #pragma once
 
+#include "common/dependent.cuh"
 #include "common/rows.cuh"
 #include "kvq/quantise.cuh"
 #include "norm/rms.cuh"
@@ -55,7 +56,7 @@ __device__ inline float prep_factor(const uint16_t* x, int64_t n, float eps, dou
     return norm_factor(block_sum<double, kNormThreads / 32>(sum, partial), n, eps);
 }
 
-/// Where row t goes in the ring; null codes: nowhere.
+/// Where row t goes in the ring; null codes: nowhere. One thread asks.
 __device__ inline StoredRow prep_place(const QkvPrepArgs& a, int64_t t,
                                        unsigned long long* faults) {
     const RowInfo row = a.rows[t];
@@ -64,21 +65,29 @@ __device__ inline StoredRow prep_place(const QkvPrepArgs& a, int64_t t,
     }
     const SegInfo* seg = segment_of(a.segs, a.S, row, t);
     if (seg == nullptr || row.slot >= a.ring.slots || row.pos < 0) {
-        if (threadIdx.x == 0) {
-            fault(faults);
-        }
+        fault(faults);
         return {nullptr, nullptr};
     }
     const bool stays = t - seg->row0 >= seg->rows - a.ring.R;
     return stays ? a.ring.row(row.slot, row.pos) : StoredRow{nullptr, nullptr};
 }
 
+/// Two columns of a row and what they are multiplied and turned by.
+struct PrepPair {
+    uint32_t raw;
+    float low, high;  ///< norm weights
+    float c, s;
+};
+
 // blockIdx.x: row; blockIdx.y: 0 key-value row, 1 query row.
 [[maybe_unused]] static __global__ void __launch_bounds__(kNormThreads)
     qkv_prep_kernel(QkvPrepArgs a, unsigned long long* faults) {
     __shared__ double partial[kNormThreads / 32];
     __shared__ __align__(16) uint16_t row[kPrepWidth];
+    __shared__ StoredRow place;
     const int64_t t = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
     if (blockIdx.y == 1) {
         const uint16_t* x = a.qa_raw + t * a.qa_stride;
         const float factor = prep_factor(x, a.r, a.eps, partial);
@@ -93,22 +102,42 @@ __device__ inline StoredRow prep_place(const QkvPrepArgs& a, int64_t t,
         }
         return;
     }
+    // Everything is asked for before the sum of squares is waited for, the row's place by a thread
+    // that has no columns.
+    constexpr int kPairs = kPrepWidth / (2 * kNormThreads);
     const uint16_t* x = a.kv_raw + t * a.kv_stride;
-    const float factor = prep_factor(x, a.D, a.eps, partial);
-    for (int64_t i = threadIdx.x * 2; i < a.D; i += kNormThreads * 2) {
-        const uint32_t raw = *reinterpret_cast<const uint32_t*>(x + i);
-        const float low = prep_weight(a.kv_weight, a.kv_weight_bf16, i) * (low_f32(raw) * factor);
-        const float high =
-            prep_weight(a.kv_weight, a.kv_weight_bf16, i + 1) * (high_f32(raw) * factor);
-        uint32_t pair = to_bf16x2(low, high);
-        const int64_t turned = (i - (a.D - a.R)) / 2;
-        if (i >= a.D - a.R) {
-            pair = turn_pair(pair, a.cs[t * a.R + turned], a.cs[t * a.R + a.R / 2 + turned]);
+    PrepPair pairs[kPairs];
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+        const int64_t i = (threadIdx.x + k * kNormThreads) * 2;
+        if (i < a.D) {
+            PrepPair& p = pairs[k];
+            p.raw = *reinterpret_cast<const uint32_t*>(x + i);
+            p.low = prep_weight(a.kv_weight, a.kv_weight_bf16, i);
+            p.high = prep_weight(a.kv_weight, a.kv_weight_bf16, i + 1);
+            if (i >= a.D - a.R) {
+                const int64_t turned = (i - (a.D - a.R)) / 2;
+                p.c = a.cs[t * a.R + turned];
+                p.s = a.cs[t * a.R + a.R / 2 + turned];
+            }
         }
-        *reinterpret_cast<uint32_t*>(row + i) = pair;
+    }
+    if (threadIdx.x == kNormThreads - 1) {
+        place = prep_place(a, t, faults);
+    }
+    const float factor = prep_factor(x, a.D, a.eps, partial);
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+        const int64_t i = (threadIdx.x + k * kNormThreads) * 2;
+        if (i < a.D) {
+            const PrepPair& p = pairs[k];
+            const uint32_t pair =
+                to_bf16x2(p.low * (low_f32(p.raw) * factor), p.high * (high_f32(p.raw) * factor));
+            *reinterpret_cast<uint32_t*>(row + i) =
+                i >= a.D - a.R ? turn_pair(pair, p.c, p.s) : pair;
+        }
     }
     __syncthreads();
-    const StoredRow place = prep_place(a, t, faults);
     for (int64_t i = threadIdx.x * 4; i < a.D; i += kNormThreads * 4) {
         const Quantised4 q = quantise4<RowFormat::q8>(*reinterpret_cast<const uint2*>(row + i));
         *reinterpret_cast<uint2*>(a.kv + t * a.D + i) = q.values;

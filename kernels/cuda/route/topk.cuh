@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Scores, choice and weights of a row's experts: one warp a row for many rows, one block a row, an
-// expert a thread, for few. Both choose the same set exactly and add it in ascending order, so
-// which one runs shows in no bit.
+// Scores, choice and weights of a row's experts. A warp chooses: k rounds of the largest key, each
+// two reductions in hardware. For many rows the warp also scores; for few a block does, an expert a
+// thread. Both choose the same set exactly and add it in ascending order, so which one runs shows
+// in no bit.
 #pragma once
 
 #include "common/device.cuh"
@@ -11,6 +12,7 @@ namespace tenon::cuda {
 
 constexpr int kExpertsPerLane = 16;  // 512 experts, 32 lanes: expert e is at lane e % 32
 constexpr int kMostChosen = 16;
+constexpr int kRouteThreads = 512;  // an expert a thread
 
 /// sqrt(softplus(z)) within 3 ulp. Below -20, log1p(e^z) = e^z (1 - e^z / 2), so its root is
 /// e^(z/2) to 5e-10, and stays normal where e^z does not.
@@ -21,6 +23,15 @@ __device__ inline float expert_score(float z) {
     return sqrtf(z > 20.0f ? z : log1pf(expf(z)));
 }
 
+/// Orders keys as unsigned numbers; -0 equals +0, NaN comes to 0, below all.
+__device__ inline uint32_t expert_key(float key) {
+    if (isnan(key)) {
+        return 0;
+    }
+    const uint32_t bits = __float_as_uint(key + 0.0f);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
 struct RouteArgs {
     const float* bias;
     const float* bias_image;  ///< null: bias
@@ -29,155 +40,135 @@ struct RouteArgs {
     float scale;
     int32_t* ids;
     float* weights;
+
+    /// The bias of a row's choice.
+    __device__ const float* bias_of(const RowInfo& row) const {
+        return (row.flags & kRowImage) != 0 && bias_image != nullptr ? bias_image : bias;
+    }
 };
 
-// The warp chooses from `logits` (any memory, E values) for row t: k rounds of the largest key,
-// ties to the lower index; then ids ascending, and the sum in that order.
-__device__ inline void route_row(const RouteArgs& a, const float* logits, int64_t t) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int32_t* ids = a.ids + t * a.k;
-    float* weights = a.weights + t * a.k;
-    const RowInfo row = a.rows[t];
-    if (row.slot < 0) {
-        if (lane < a.k) {
-            ids[lane] = -1;
-            weights[lane] = 0;
-        }
-        return;
+__device__ inline void choose_nobody(const RouteArgs& a, int64_t t) {
+    const int i = static_cast<int>(threadIdx.x % 32);
+    if (i < a.k) {
+        a.ids[t * a.k + i] = -1;
+        a.weights[t * a.k + i] = 0;
     }
-    const bool image = (row.flags & kRowImage) != 0 && a.bias_image != nullptr;
-    const float* bias = image ? a.bias_image : a.bias;
-    float score[kExpertsPerLane];
-    float key[kExpertsPerLane];
+}
+
+/// A warp writes row t. `key(i)`: expert_key of expert i * 32 + lane, 0 if there is none;
+/// `score(e)`: score of any expert.
+template <class Key, class Score>
+__device__ inline void choose_experts(const RouteArgs& a, int64_t t, Key&& key, Score&& score) {
+    constexpr int kNone = 1 << 30;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    uint32_t keys[kExpertsPerLane];
 #pragma unroll
     for (int i = 0; i < kExpertsPerLane; ++i) {
-        const int e = i * 32 + lane;
-        score[i] = e < a.E ? expert_score(logits[e]) : 0.0f;
-        key[i] = e < a.E ? score[i] + bias[e] : __int_as_float(0x7FC00000);
+        keys[i] = key(i);
     }
-    unsigned taken = 0;  // bit i: this lane's expert i is chosen
-    int found = 0;
-    for (; found < a.k; ++found) {
-        float best = 0;
-        int best_e = 1 << 30;  // none
+    uint32_t best = 0;  // of this lane, and its expert; ties: the lower one
+    int best_e = kNone;
+    const auto find_best = [&] {
+        best = 0;
+        best_e = kNone;
 #pragma unroll
         for (int i = 0; i < kExpertsPerLane; ++i) {
-            const bool free = (taken >> i & 1u) == 0 && !isnan(key[i]);
-            if (free && (best_e == 1 << 30 || key[i] > best)) {
-                best = key[i];
+            if (keys[i] > best) {
+                best = keys[i];
                 best_e = i * 32 + lane;
             }
         }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            const float other = __shfl_xor_sync(kFullWarp, best, step);
-            const int other_e = __shfl_xor_sync(kFullWarp, best_e, step);
-            const bool better = other_e != 1 << 30 && (best_e == 1 << 30 || other > best ||
-                                                       (other == best && other_e < best_e));
-            best = better ? other : best;
-            best_e = better ? other_e : best_e;
-        }
-        if (best_e == 1 << 30) {
+    };
+    find_best();
+    int mine = kNone;  // lane i < found: the expert of round i
+    int found = 0;
+    for (; found < a.k; ++found) {
+        const uint32_t top = __reduce_max_sync(kFullWarp, best);
+        if (top == 0) {
             break;
         }
-        if (best_e % 32 == lane) {
-            taken |= 1u << (best_e / 32);
+        const int e = __reduce_min_sync(kFullWarp, best == top ? best_e : kNone);
+        if (lane == found) {
+            mine = e;
         }
-    }
-    // Rank of each chosen expert in ascending order, and its score at that rank.
-    __shared__ float chosen[8][kMostChosen];  // one row a warp
-    float* mine = chosen[threadIdx.x / 32];
-    int before = 0;
+        if (e % 32 == lane) {
 #pragma unroll
-    for (int i = 0; i < kExpertsPerLane; ++i) {
-        const bool here = (taken >> i & 1u) != 0;
-        const unsigned mask = __ballot_sync(kFullWarp, here);
-        if (here) {
-            const int rank = before + __popc(mask & ((1u << lane) - 1u));
-            ids[rank] = i * 32 + lane;
-            mine[rank] = score[i];
+            for (int i = 0; i < kExpertsPerLane; ++i) {
+                keys[i] = i == e / 32 ? 0 : keys[i];
+            }
+            find_best();
         }
-        before += __popc(mask);
     }
-    __syncwarp();
-    float sum = 0;
+    int rank = 0;  // of `mine` among the chosen, ascending
     for (int i = 0; i < found; ++i) {
-        sum += mine[i];
+        rank += __shfl_sync(kFullWarp, mine, i) < mine ? 1 : 0;
+    }
+    const bool chosen = lane < found;
+    const float own = chosen ? score(mine) : 0.0f;
+    float sum = 0;
+    for (int r = 0; r < found; ++r) {
+        const unsigned at = __ballot_sync(kFullWarp, chosen && rank == r);
+        sum += __shfl_sync(kFullWarp, own, __ffs(static_cast<int>(at)) - 1);
     }
     sum += 1e-20f;
     if (lane < a.k) {
-        weights[lane] = lane < found ? mine[lane] / sum * a.scale : 0.0f;
-        if (lane >= found) {
-            ids[lane] = -1;
-        }
+        const int place = chosen ? rank : lane;
+        a.ids[t * a.k + place] = chosen ? mine : -1;
+        a.weights[t * a.k + place] = chosen ? own / sum * a.scale : 0.0f;
     }
 }
 
-constexpr int kRouteThreads = 512;
-
-// One block a row. An expert is chosen if fewer than k experts come before it (a larger key, or the
-// same key and a lower index); NaN comes nowhere.
-__global__ void __launch_bounds__(kRouteThreads)
-    route_wide_kernel(RouteArgs a, const float* logits) {
-    __shared__ __align__(16) float key[kRouteThreads];
-    __shared__ int before_warp[kRouteThreads / 32];
-    __shared__ float chosen[kMostChosen];
-    const int64_t t = blockIdx.x;
-    const int e = static_cast<int>(threadIdx.x);
-    int32_t* ids = a.ids + t * a.k;
-    float* weights = a.weights + t * a.k;
+// The warp scores and chooses from `logits` (E values) for row t.
+__device__ inline void route_row(const RouteArgs& a, const float* logits, int64_t t) {
     const RowInfo row = a.rows[t];
-    const float nan = __int_as_float(0x7FC00000);
-    float score = 0;
-    float mine = nan;
-    if (row.slot >= 0 && e < a.E) {
-        const bool image = (row.flags & kRowImage) != 0 && a.bias_image != nullptr;
-        score = expert_score(logits[t * a.E + e]);
-        mine = score + (image ? a.bias_image : a.bias)[e];
+    if (row.slot < 0) {
+        choose_nobody(a, t);
+        return;
     }
-    key[e] = mine;
-    __syncthreads();
-    int ahead = 0;
-    for (int i = 0; i < a.E; i += 4) {
-        const float4 other = *reinterpret_cast<const float4*>(key + i);
-        ahead += other.x > mine || (other.x == mine && i < e);
-        ahead += other.y > mine || (other.y == mine && i + 1 < e);
-        ahead += other.z > mine || (other.z == mine && i + 2 < e);
-        ahead += other.w > mine || (other.w == mine && i + 3 < e);
-    }
-    const bool here = !isnan(mine) && ahead < a.k;
-    const unsigned mask = __ballot_sync(kFullWarp, here);
-    if (e % 32 == 0) {
-        before_warp[e / 32] = __popc(mask);
-    }
-    __syncthreads();
-    int rank = __popc(mask & ((1u << (e % 32)) - 1u));
-    int found = 0;
-#pragma unroll
-    for (int w = 0; w < kRouteThreads / 32; ++w) {
-        rank += w < e / 32 ? before_warp[w] : 0;
-        found += before_warp[w];
-    }
-    if (here) {
-        ids[rank] = e;
-        chosen[rank] = score;
-    }
-    __syncthreads();
-    if (e < a.k) {
-        float sum = 0;
-        for (int i = 0; i < found; ++i) {
-            sum += chosen[i];
+    const float* bias = a.bias_of(row);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    choose_experts(
+        a, t,
+        [&](int i) {
+            const int e = i * 32 + lane;
+            return e < a.E ? expert_key(expert_score(logits[e]) + bias[e]) : 0u;
+        },
+        [&](int e) { return expert_score(logits[e]); });
+}
+
+// A block of kRouteThreads scores row t, its first warp chooses. `logit(e)`: of an expert < E.
+template <class Logit>
+__device__ inline void route_block(const RouteArgs& a, int64_t t, Logit&& logit) {
+    __shared__ float score[kRouteThreads];
+    __shared__ uint32_t key[kRouteThreads];
+    const RowInfo row = a.rows[t];
+    if (row.slot < 0) {
+        if (threadIdx.x < 32) {
+            choose_nobody(a, t);
         }
-        sum += 1e-20f;
-        weights[e] = e < found ? chosen[e] / sum * a.scale : 0.0f;
-        if (e >= found) {
-            ids[e] = -1;
-        }
+        return;
     }
+    const int e = static_cast<int>(threadIdx.x);
+    const float s = e < a.E ? expert_score(logit(e)) : 0.0f;
+    score[e] = s;
+    key[e] = e < a.E ? expert_key(s + a.bias_of(row)[e]) : 0u;
+    __syncthreads();
+    if (e < 32) {
+        choose_experts(
+            a, t, [&](int i) { return key[i * 32 + e]; },
+            [&](int chosen) { return score[chosen]; });
+    }
+}
+
+// One block a row.
+[[maybe_unused]] static __global__ void __launch_bounds__(kRouteThreads)
+    route_wide_kernel(RouteArgs a, const float* logits) {
+    const int64_t t = blockIdx.x;
+    route_block(a, t, [&](int e) { return logits[t * a.E + e]; });
 }
 
 // Four rows a block.
-__global__ void route_kernel(RouteArgs a, const float* logits, int64_t T) {
+[[maybe_unused]] static __global__ void route_kernel(RouteArgs a, const float* logits, int64_t T) {
     const int64_t t = blockIdx.x * 4 + threadIdx.x / 32;
     if (t < T) {
         route_row(a, logits + t * a.E, t);

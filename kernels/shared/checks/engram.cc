@@ -28,4 +28,17 @@ Status check_op(const EngramGate& p) {
     return c.take();
 }
 
+Status check_op(const EngramReduceGate& p) {
+    const int64_t T = p.rows.T;
+    const int64_t d = dim(p.h, 2);
+    Check c(EngramReduceGate::kOp.name);
+    c.dense("parts", p.parts, kF32, {kAny, T, 5 * d}).at_least("ranks", rows_of(p.parts), 1);
+    c.dense("h", p.h, kBf16, {T, 4, d}).rows(p.rows, T);
+    c.dense("q_weight", p.q_weight, kFloats, {4, d}).dense("k_weight", p.k_weight, kFloats, {4, d});
+    c.number("k_weight dtype", static_cast<int64_t>(p.k_weight.dtype),
+             static_cast<int64_t>(p.q_weight.dtype));
+    c.disjoint("h", p.h, "parts", p.parts).multiple("d", d, 16);
+    return c.take();
+}
+
 }  // namespace tenon::kernels
