@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/matrix/check.h"
 #include "kernels/cuda/experts/steps.h"
+#include "kernels/cuda/plain/prefill.h"
 #include "upload_cuda.h"
 
 namespace tenon::plain {
@@ -47,6 +48,53 @@ cudaError_t stage_rows(const void* x, DType dtype, int64_t stride, int64_t rows,
     return cuda::stage(c, stream);
 }
 
+/// Whether products of these weights take the kernels of prefill.h in a regime.
+bool takes_prefill(const std::vector<cuda::Weight>& list, Regime regime) {
+    return regime == Regime::prefill && std::all_of(list.begin(), list.end(), cuda::has_prefill);
+}
+
+/// Their scratch: panels of rows of the jobs of one launch, and of weights.
+struct PrefillBytes {
+    int64_t x = 0, w = 0;
+};
+PrefillBytes prefill_bytes(const std::vector<cuda::Weight>& list, int64_t rows) {
+    PrefillBytes b;
+    for (const cuda::Weight& w : list) {
+        b.x = std::max(b.x, cuda::prefill_x_bytes(rows, w.in));
+        b.w += cuda::prefill_w_bytes(w.out, w.in);
+    }
+    b.x *= std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
+    b.w = std::min(b.w, cuda::kPanelBytes);
+    return b;
+}
+
+/// Jobs of one call, eight at a time.
+class Prefill {
+  public:
+    Prefill(const std::vector<cuda::Weight>& list, int64_t rows, DType x, void* scratch,
+            cudaStream_t stream)
+        : stream_(stream) {
+        call_.rows = static_cast<int32_t>(rows);
+        call_.x_is_f32 = x == DType::f32;
+        call_.scratch = scratch;
+        call_.w_bytes = prefill_bytes(list, rows).w;
+    }
+    cudaError_t add(const cuda::Weight& w, const void* x, int64_t x_stride, void* y,
+                    int64_t y_stride, DType y_type) {
+        call_.jobs[call_.job_count++] = {w, x, x_stride, y, y_stride, y_type == DType::f32};
+        return call_.job_count == cuda::kMaxJobs ? flush() : cudaSuccess;
+    }
+    cudaError_t flush() {
+        const cudaError_t status = cuda::prefill(call_, stream_);
+        call_.job_count = 0;
+        return status;
+    }
+
+  private:
+    cudaStream_t stream_;
+    cuda::PrefillCall call_;
+};
+
 class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> {
   public:
     GpuWeight(std::string name, const QuantInfo& info, Device& device, GpuParts parts)
@@ -58,7 +106,11 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
 
     QuantInfo info() noexcept override { return info_; }
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t rows, Regime, DType) noexcept override {
+    int64_t scratch_bytes(int64_t rows, Regime regime, DType) noexcept override {
+        if (rows > 0 && takes_prefill(parts_.weights(), regime)) {
+            const PrefillBytes b = prefill_bytes(parts_.weights(), rows);
+            return b.x + b.w;
+        }
         packed::Arena arena;
         lay_out(arena, rows);
         return rows <= 0 ? 0 : arena.used();
@@ -73,12 +125,29 @@ class GpuWeight final : public Implements<GpuWeight, QuantWeight, QuantDequant> 
         if (rows == 0) {
             return {};
         }
+        const int64_t x_step = count == 1 ? 0 : args.x.stride[1];
+        const int64_t y_step = count == 1 ? 0 : args.y.stride[1];
+        if (takes_prefill(parts_.weights(), args.regime)) {
+            TENON_TRY(packed::check_scratch("linear", args.scratch,
+                                            scratch_bytes(rows, args.regime, args.y.dtype)));
+            TENON_TRY(use_gpu(index_));
+            Prefill prefill(parts_.weights(), rows, args.x.dtype, args.scratch.data,
+                            native(stream));
+            for (int64_t g = 0; g < count; ++g) {
+                TENON_TRY(gpu_status(
+                    prefill.add(parts_.weights()[static_cast<size_t>(g)],
+                                args.x.as<char>() + g * x_step * dtype_bytes(args.x.dtype),
+                                args.x.stride[0],
+                                args.y.as<char>() + g * y_step * dtype_bytes(args.y.dtype),
+                                args.y.stride[0], args.y.dtype),
+                    name_));
+            }
+            return gpu_status(prefill.flush(), name_);
+        }
         packed::Arena arena(args.scratch.data);
         const Staged staged = lay_out(arena, rows);
         TENON_TRY(packed::check_scratch("linear", args.scratch, arena.used()));
         TENON_TRY(use_gpu(index_));
-        const int64_t x_step = count == 1 ? 0 : args.x.stride[1];
-        const int64_t y_step = count == 1 ? 0 : args.y.stride[1];
         for (int64_t first = 0; first < count; first += cuda::kMaxJobs) {
             cuda::LinearCall c;
             c.rows = static_cast<int32_t>(rows);
@@ -158,19 +227,34 @@ class GpuGroup final : public Implements<GpuGroup, QuantGroup> {
     }
 
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
-    int64_t scratch_bytes(int64_t rows, Regime) noexcept override {
+    int64_t scratch_bytes(int64_t rows, Regime regime) noexcept override {
+        if (rows > 0 && takes_prefill(parts_.weights(), regime)) {
+            const PrefillBytes b = prefill_bytes(parts_.weights(), rows);
+            return b.x + b.w;
+        }
         packed::Arena arena;
         lay_out(arena, rows);
         return rows <= 0 ? 0 : arena.used();
     }
 
-    Status linear(const TensorView& x, Span<const TensorView> ys, Regime, const TensorView& scratch,
-                  Stream& stream) noexcept override {
+    Status linear(const TensorView& x, Span<const TensorView> ys, Regime regime,
+                  const TensorView& scratch, Stream& stream) noexcept override {
         const int64_t in = parts_.weights()[0].in;
         TENON_TRY(packed::check_group(name_, in, outs_, x, ys));
         const int64_t rows = x.shape[0];
         if (rows == 0) {
             return {};
+        }
+        if (takes_prefill(parts_.weights(), regime)) {
+            TENON_TRY(packed::check_scratch("linear", scratch, scratch_bytes(rows, regime)));
+            TENON_TRY(use_gpu(index_));
+            Prefill prefill(parts_.weights(), rows, x.dtype, scratch.data, native(stream));
+            for (uint64_t i = 0; i < ys.size; ++i) {
+                TENON_TRY(gpu_status(prefill.add(parts_.weights()[i], x.data, x.stride[0],
+                                                 ys[i].data, ys[i].stride[0], ys[i].dtype),
+                                     name_));
+            }
+            return gpu_status(prefill.flush(), name_);
         }
         packed::Arena arena(scratch.data);
         const Staged staged = lay_out(arena, rows);

@@ -54,6 +54,10 @@ const std::vector<Form> kForms = {
     {"Plain_f16_gpu", "gpu", false, Fake::f16, 0, Codebook::mul1},
     {"Plain_fp8_gpu", "gpu", false, Fake::fp8, 0, Codebook::mul1},
     {"Plain_fp4_gpu", "gpu", false, Fake::fp4, 0, Codebook::mul1},
+    {"Plain_f16_gpu_prefill", "gpu", false, Fake::f16, 0, Codebook::mul1, Regime::prefill},
+    {"Plain_bf16_gpu_prefill", "gpu", false, Fake::bf16, 0, Codebook::mul1, Regime::prefill},
+    {"Plain_fp8_gpu_prefill", "gpu", false, Fake::fp8, 0, Codebook::mul1, Regime::prefill},
+    {"Plain_fp4_gpu_prefill", "gpu", false, Fake::fp4, 0, Codebook::mul1, Regime::prefill},
 };
 
 QuantFormat* make(const Form& form) {

@@ -59,7 +59,8 @@ constexpr int kMaxJobs = 8;
 
 struct Call {
     int32_t rows = 0;
-    int32_t k = 0;  ///< a multiple of 64
+    int32_t k = 0;    ///< of x, a multiple of 64
+    int32_t w_k = 0;  ///< of W, a divisor of k: its columns repeat. 0: k
     Input input = Input::f16;
     int32_t job_count = 0;
     Job jobs[kMaxJobs];

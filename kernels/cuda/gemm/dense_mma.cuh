@@ -60,16 +60,17 @@ __global__ void __launch_bounds__(kMmaThreads) dense_mma_kernel(const __grid_con
     uint8_t* tiles = shared_raw + (128 - exl3::cuda::shared_address(shared_raw) % 128) % 128;
     auto* full = reinterpret_cast<uint64_t*>(tiles + kMmaStages * kMmaStageBytes);
     const int k_tiles = call.k / kTileK;
+    const int w_tiles = (call.w_k > 0 ? call.w_k : call.k) / kTileK;
     const auto* x = static_cast<const uint8_t*>(job.x) + int64_t{blockIdx.x} * k_tiles * kTileBytes;
-    const auto* w = static_cast<const uint8_t*>(job.w) + int64_t{blockIdx.y} * k_tiles * kTileBytes;
+    const auto* w = static_cast<const uint8_t*>(job.w) + int64_t{blockIdx.y} * w_tiles * kTileBytes;
     const auto fetch = [&](int kt) {
         if (threadIdx.x == 0 && kt < k_tiles) {
             const int s = kt % kMmaStages;
             uint8_t* to = tiles + s * kMmaStageBytes;
             exl3::cuda::barrier_expect(full + s, kMmaStageBytes);
             exl3::cuda::bulk_load(to, x + int64_t{kt} * kTileBytes, kTileBytes, full + s);
-            exl3::cuda::bulk_load(to + kTileBytes, w + int64_t{kt} * kTileBytes, kTileBytes,
-                                  full + s);
+            exl3::cuda::bulk_load(to + kTileBytes, w + int64_t{kt % w_tiles} * kTileBytes,
+                                  kTileBytes, full + s);
         }
     };
     if (threadIdx.x == 0) {

@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
     }
     __syncthreads();
     const int k_tiles = call.k / kTileK;
+    const int w_tiles = (call.w_k > 0 ? call.w_k : call.k) / kTileK;
     const int tiles_all = schedule.tile_end[call.job_count - 1];
     const int group = threadIdx.x / kGroupThreads;
     const auto locate = [&](int tile, int* job, int* row_tile, int* column_tile) {
@@ -200,9 +201,10 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
                 const auto* x =
                     static_cast<const uint8_t*>(job.x) + int64_t{row_tile} * k_tiles * kTileBytes;
                 const auto* w = static_cast<const uint8_t*>(job.w) +
-                                int64_t{column_tile} * 2 * k_tiles * kTileBytes;
+                                int64_t{column_tile} * 2 * w_tiles * kTileBytes;
                 const bool two = column_tile * kColumns + kTileRows < job.out;
                 const uint32_t bytes = (two ? 3 : 2) * kTileBytes;
+                int kw = 0;
                 for (int kt = 0; kt < k_tiles; ++kt) {
                     async::barrier_wait(empty + stage, parity ^ 1);
                     uint8_t* to = tiles + stage * kStageBytes;
@@ -210,9 +212,10 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
                     copy_here(to, x + int64_t{kt} * kTileBytes, kTileBytes, full + stage);
                     for (int half = 0; half < (two ? 2 : 1); ++half) {
                         copy_here(to + (1 + half) * kTileBytes,
-                                  w + (int64_t{half} * k_tiles + kt) * kTileBytes, kTileBytes,
+                                  w + (int64_t{half} * w_tiles + kw) * kTileBytes, kTileBytes,
                                   full + stage);
                     }
+                    kw = kw + 1 == w_tiles ? 0 : kw + 1;
                     stage = stage + 1 == kStages ? 0 : stage + 1;
                     parity ^= stage == 0 ? 1 : 0;
                 }
