@@ -28,6 +28,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWarm = 3;
 constexpr int64_t kCopyBytes = int64_t{512} << 20;
+/// Time for the rows of one window to arrive.
+constexpr std::chrono::milliseconds kReadAhead{5};
 /// Chunks are measured until they have taken this long.
 constexpr int64_t kChunksUs = 5'000'000;
 /// Calls that a step makes a fixed number of times, whatever its layers: names or beginnings.
@@ -112,17 +114,20 @@ class SyntheticBench {
             }
             const double window_bytes = bytes["window"][key].get<double>();
             Passes alone;
-            TENON_TRY(windows(rows, false, &alone));
+            TENON_TRY(windows(rows, false, true, &alone));
             Json line = {{"rows", rows}, {"window", timed(alone.us, window_bytes, bandwidth)}};
-            line["engram_wait_us"] = alone.engram_us;
             line["eager_calls"] = alone.eager;
             if (info_.draft_rows > 0) {
                 Passes both;
-                TENON_TRY(windows(rows, true, &both));
+                TENON_TRY(windows(rows, true, true, &both));
                 line["window_and_draft"] =
                     timed(both.us, window_bytes + bytes["draft"].get<double>(), bandwidth);
-                line["eager_calls"] = both.eager;
+                line["draft_us"] = both.draft_us;
+                line["eager_calls"] = std::max(alone.eager, both.eager);
             }
+            Passes reading;
+            TENON_TRY(windows(rows, false, false, &reading));
+            line["unannounced"] = {{"us", reading.us}, {"wait_us", reading.engram_us}};
             rounds.push_back(line);
         }
         (*report)["rounds"] = rounds;
@@ -150,7 +155,7 @@ class SyntheticBench {
     Status chunks(Json* report) {
         const int64_t rows = info_.max_chunk_rows;
         // Windows of all measurements need room behind the chunks.
-        const int64_t room = 14 * (kWarm + runs_) * int64_t{info_.max_window_rows + 1};
+        const int64_t room = 21 * (kWarm + runs_) * int64_t{info_.max_window_rows + 1};
         const int64_t count = std::min<int64_t>(1 + runs_, (request_.context_tokens - room) / rows);
         if (count < 2) {
             return error(Code::invalid_argument,
@@ -222,27 +227,36 @@ class SyntheticBench {
 
     struct Passes {
         double us = 0;         ///< median of a round, host to host
+        double draft_us = 0;   ///< of it: the draft pass
         double engram_us = 0;  ///< of it: waiting for table rows
         int64_t eager = 0;     ///< calls of a round that no graph made
     };
-    /// Rounds of one window each. All have the same ids, so that their Engram rows are in memory
-    /// from the warm-up on: a file of holes says nothing about a drive.
-    Status windows(int32_t rows, bool draft, Passes* out) {
-        std::vector<double> us;
-        std::vector<double> waits;
+    /// Rounds of one window each, all with the same ids, so that table rows are in memory from the
+    /// warm-up on: a file of holes says nothing about a drive. Announced ids have been read when
+    /// the round begins, as those of drafts usually have.
+    Status windows(int32_t rows, bool draft, bool announced, Passes* out) {
         const std::vector<int32_t> tokens = ids(rows);
+        std::vector<double> us;
+        std::vector<double> drafts;
+        std::vector<double> waits;
         for (int i = 0; i < kWarm + runs_; ++i) {
             StepDriver::Round round;
+            if (announced) {
+                TENON_TRY(driver_.announce(tokens));
+                std::this_thread::sleep_for(kReadAhead);
+            }
             const int64_t passed = families_.passed();
             const int64_t begin = host_.now_us();
             TENON_TRY(driver_.round(tokens, draft, &round));
             if (i >= kWarm) {
                 us.push_back(static_cast<double>(host_.now_us() - begin));
+                drafts.push_back(static_cast<double>(round.timing.drafts));
                 waits.push_back(static_cast<double>(round.timing.engram_wait));
             }
             out->eager = families_.passed() - passed;
         }
         out->us = median(us);
+        out->draft_us = median(drafts);
         out->engram_us = median(waits);
         return {};
     }
@@ -277,7 +291,7 @@ class SyntheticBench {
                              {"once_us", once},
                              {"window", timed(window, window_bytes, bandwidth)}};
                 if (round.contains("window_and_draft")) {
-                    const double draft = round["window_and_draft"]["us"].get<double>() - us;
+                    const double draft = round["draft_us"].get<double>();
                     line["draft_us"] = draft;
                     line["window_and_draft"] = timed(
                         window + draft, window_bytes + full["draft"].get<double>(), bandwidth);
@@ -310,8 +324,8 @@ void print(const Json& report) {
     std::printf("chunk      %9.0f us  %ld rows, %.0f tok/s\n", num(report["chunk"]["us"]),
                 report["chunk"]["rows"].get<long>(), num(report["chunk"]["tokens_per_s"]));
     std::printf(
-        "rows     window us   floor us  share   with drafts us   floor us  share   Engram wait us  "
-        "eager calls\n");
+        "rows     window us   floor us  share   with drafts us   floor us  share   eager calls  "
+        "not read ahead us, of it waiting\n");
     for (const Json& r : report["rounds"]) {
         const Json& w = r["window"];
         std::printf("%4d %13.1f %10.1f %5.0f %%", r["rows"].get<int>(), num(w["us"]),
@@ -321,7 +335,8 @@ void print(const Json& report) {
             std::printf(" %16.1f %10.1f %5.0f %%", num(b["us"]), num(b["floor_us"]),
                         num(b["share"]) * 100);
         }
-        std::printf(" %16.1f %12ld\n", num(r["engram_wait_us"]), r["eager_calls"].get<long>());
+        std::printf(" %12ld %16.1f %10.1f\n", r["eager_calls"].get<long>(),
+                    num(r["unannounced"]["us"]), num(r["unannounced"]["wait_us"]));
     }
     for (const Json& s : report.value("scaled", Json::array())) {
         const Json& w = s["window"];

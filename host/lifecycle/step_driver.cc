@@ -171,6 +171,14 @@ Status StepDriver::round(Span<const int32_t> tokens, bool draft, Round* out) {
     return {};
 }
 
+Status StepDriver::announce(Span<const int32_t> tokens) {
+    TokenHint hint;
+    hint.generation = generation_;
+    hint.position = length_;
+    hint.tokens = tokens;
+    return model_.prefetch(Span<const TokenHint>(&hint, 1));
+}
+
 Status StepDriver::decode(int32_t pending, int32_t* next) {
     Round one;
     TENON_TRY(round(Span<const int32_t>(&pending, 1), false, &one));

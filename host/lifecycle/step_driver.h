@@ -30,6 +30,8 @@ class StepDriver {
     /// Rows of `tokens` (1 to max_window_rows), then a draft pass if wanted. The length grows by
     /// what was emitted.
     Status round(Span<const int32_t> tokens, bool draft, Round* out);
+    /// Lets the model read table rows of the next round's tokens, as an engine does with drafts.
+    Status announce(Span<const int32_t> tokens);
     /// One decode row; the next token is the greedy one.
     Status decode(int32_t pending, int32_t* next);
     /// As decode, then a draft pass: the drafts after `next`.
