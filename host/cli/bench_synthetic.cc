@@ -184,17 +184,23 @@ class SyntheticBench {
         // Traced steps run call by call, not from graphs.
         auto* trace = facet_of<ModelTrace>(deployment_.model());
         const int32_t most = std::min(info_.max_window_rows, 6);
-        for (const int32_t rows : {1, most}) {
-            if (trace == nullptr || (rows == 1 && most == 1)) {
-                continue;
-            }
+        const auto traced = [&](const char* step, int32_t rows, bool draft) -> Status {
             const std::vector<int32_t> tokens = ids(rows);
             StepDriver::Round round;
             trace->want(true);
             families_.start(*deployment_.device());
-            Status ran = driver_.round(tokens, false, &round);
+            Status ran = driver_.round(tokens, draft, &round);
             trace->want(false);
-            TENON_TRY(add_kinds("window", rows, std::move(ran), bandwidth, report));
+            return add_kinds(step, rows, std::move(ran), bandwidth, report);
+        };
+        if (trace != nullptr) {
+            TENON_TRY(traced("window", 1, false));
+        }
+        if (trace != nullptr && most > 1) {
+            TENON_TRY(traced("window", most, false));
+        }
+        if (trace != nullptr && info_.draft_rows > 0) {
+            TENON_TRY(traced("window and draft", most, true));
         }
         const std::vector<int32_t> prompt = ids(info_.max_chunk_rows);
         TENON_TRY(driver_.open());

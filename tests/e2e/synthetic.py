@@ -68,7 +68,7 @@ def main():
             expect(w["bytes"] == 1e6 * r["rows"] and both["bytes"] == w["bytes"] + 5e5, f"bytes {r}")
             for t in (w, both):
                 expect(abs(t["share"] - t["bytes"] / report["copy_bytes_per_s"] * 1e6 / t["us"]) < 1e-9, f"share {t}")
-        expect([(k["step"], k["rows"]) for k in report["kinds"]] == [("window", 1), ("window", 6), ("chunk", 256)],
+        expect([(k["step"], k["rows"]) for k in report["kinds"]] == [("window", 1), ("window", 6), ("window and draft", 6), ("chunk", 256)],
                f"kinds {[(k['step'], k['rows']) for k in report['kinds']]}")
         rounds = {r["rows"]: r for r in report["rounds"]}
         expect([s["rows"] for s in report["scaled"]] == [1, 6], f"scaled {report['scaled']}")

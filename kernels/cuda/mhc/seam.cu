@@ -6,6 +6,7 @@
 
 #include "common/registry.h"
 #include "kernels/shared/op_checks.h"
+#include "mhc/seam_tile.cuh"
 
 namespace tenon::cuda {
 
@@ -13,12 +14,11 @@ namespace {
 
 using namespace kernels;
 
-template <Regime kRegime>
-constexpr int kSlices = kRegime == Regime::decode ? 1 : 16;
-
+// Column parts of a row. Decode: so many that one row fills the GPU; prefill: few partial sums.
 template <Regime kRegime>
 int64_t seam_parts(int64_t d) {
-    constexpr int64_t kColumns = kSlices<kRegime> * kSeamColumns;
+    constexpr int64_t kColumns =
+        kRegime == Regime::decode ? kSeamColumns : kSeamTileSlices * kSeamTileColumns;
     return (d + kColumns - 1) / kColumns;
 }
 
@@ -64,10 +64,17 @@ void launch_finish(const P& p, const SeamArgs& a, cudaStream_t stream) {
                                        : launch(p.norm_weight.template as<const float>());
 }
 
-template <Regime kRegime>
-dim3 grid_of(const SeamArgs& a) {
-    return dim3(static_cast<unsigned>(seam_parts<kRegime>(a.d)),
-                static_cast<unsigned>((a.T + kSeamRows - 1) / kSeamRows));
+template <Regime kRegime, bool kExpand, class Y>
+void launch_parts(const SeamArgs& a, cudaStream_t stream) {
+    constexpr bool kTiles = kRegime == Regime::prefill;
+    const int64_t rows = kTiles ? kSeamTileRows : kSeamRows;
+    const dim3 grid(static_cast<unsigned>(seam_parts<kRegime>(a.d)),
+                    static_cast<unsigned>((a.T + rows - 1) / rows));
+    if constexpr (kTiles) {
+        launch_dependent(&seam_tile_kernel<kExpand, Y>, grid, kMixThreads, 0, stream, a);
+    } else {
+        launch_dependent(&seam_parts_kernel<kExpand, Y>, grid, kMixThreads, 0, stream, a);
+    }
 }
 
 template <Regime kRegime>
@@ -86,10 +93,8 @@ Status seam(void* self, const MhcSeam& p, Stream& stream) noexcept {
     a.out = p.out.as<uint16_t>();
     a.post = p.post_in.as<const float>();
     a.comb = p.comb_in.as<const float>();
-    const auto kernel = y.dtype == DType::bf16
-                            ? &seam_parts_kernel<kSlices<kRegime>, true, uint16_t>
-                            : &seam_parts_kernel<kSlices<kRegime>, true, float>;
-    launch_dependent(kernel, grid_of<kRegime>(a), kMixThreads, 0, native(stream), a);
+    y.dtype == DType::bf16 ? launch_parts<kRegime, true, uint16_t>(a, native(stream))
+                           : launch_parts<kRegime, true, float>(a, native(stream));
     launch_finish<kRegime>(p, a, native(stream));
     return launched(MhcSeam::kOp.name);
 }
@@ -104,8 +109,7 @@ Status mix_collapse_norm(void* self, const MhcMixCollapseNorm& p, Stream& stream
     if (a.T == 0 || a.d == 0) {
         return {};
     }
-    launch_dependent(&seam_parts_kernel<kSlices<kRegime>, false, float>, grid_of<kRegime>(a),
-                     kMixThreads, 0, native(stream), a);
+    launch_parts<kRegime, false, float>(a, native(stream));
     launch_finish<kRegime>(p, a, native(stream));
     return launched(MhcMixCollapseNorm::kOp.name);
 }

@@ -71,115 +71,85 @@ __device__ inline void seam_mix(const float (&v)[4], const float (&factor)[4], f
     }
 }
 
-// blockIdx.x: part of kSlices slices, blockIdx.y: group of 8 rows. Y: element of y, when kExpand.
-template <int kSlices, bool kExpand, class Y>
+// Few rows. blockIdx.x: slice, blockIdx.y: group of 8 rows. Y: element of y, when kExpand. Latency
+// decides: the weight is asked for before the work in front has ended.
+template <bool kExpand, class Y>
 __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
-    __shared__ float4 mixed[kSeamRows][32];  // new h of a slice: [row][lane]
+    __shared__ float4 mixed[kSeamRows][32];  // new h of the slice: [row][lane]
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int stream = lane / 8;
     const int64_t t0 = int64_t{blockIdx.y} * kSeamRows;
     const int64_t t = t0 + warp;  // this warp's row while streams are mixed
+    const int64_t i = int64_t{blockIdx.x} * kSeamColumns + lane % 8 * 4;  // column of d
     const bool live = t < a.T;
-    float dots[kSeamRows][3] = {};
+    const bool inside = i < a.d;
+    let_next_start();
+    float4 f[3] = {};
+    if (inside) {
+#pragma unroll
+        for (int m = 0; m < 3; ++m) {
+            f[m] = *reinterpret_cast<const float4*>(a.fn + (warp * 3 + m) * 4 * a.d + stream * a.d +
+                                                    i);
+        }
+    }
+    wait_for_previous();
+    float v[4] = {};
     float square_h = 0;
     float square_x = 0;
-    float comb[4] = {};  // into this lane's stream
-    float pre[4] = {};
-    float post = 0;
-    const int64_t first = int64_t{blockIdx.x} * kSlices * kSeamColumns + lane % 8 * 4;
-    const auto read = [&](int64_t i, float(&h)[4], float(&y)[4]) {
-        if (live && i < a.d) {
-            load4(a.h + (t * 4 + stream) * a.d + i, h);
+    if (live) {
+        float y[4] = {};
+        float comb[4] = {};  // into this lane's stream
+        float pre[4];
+        float post = 0;
+        if (inside) {
+            load4(a.h + (t * 4 + stream) * a.d + i, v);
             if constexpr (kExpand) {
                 seam_y<Y>(a, t * a.d + i, y);
             }
         }
-    };
-    const auto read_fn = [&](int64_t i, float4(&f)[3]) {
-        if (i < a.d) {
-#pragma unroll
-            for (int m = 0; m < 3; ++m) {
-                f[m] = *reinterpret_cast<const float4*>(a.fn + (warp * 3 + m) * 4 * a.d +
-                                                        stream * a.d + i);
-            }
-        }
-    };
-    // With one slice a block, latency decides: the weight is asked for before the work in front has
-    // ended. With many, other blocks hide it and the values are better not held while streams are
-    // mixed.
-    float4 f[3] = {};
-    let_next_start();
-    if constexpr (kSlices == 1) {
-        read_fn(first, f);
-    }
-    wait_for_previous();
-    if (live) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             pre[j] = a.pre_in[t * 4 + j];
             comb[j] = kExpand ? a.comb[t * 16 + j * 4 + stream] : 0.0f;
         }
-        post = kExpand ? a.post[t * 4 + stream] : 0.0f;
-    }
-#pragma unroll 1
-    for (int s = 0; s < kSlices; ++s) {
-        const int64_t i = first + s * kSeamColumns;  // column of d
-        const bool inside = i < a.d;
-        float v[4] = {};
-        float y[4] = {};
-        read(i, v, y);
-        if (live) {
-            if constexpr (kExpand) {
-                float sum[4];
-                seam_mix(v, comb, sum);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    v[e] = round_to_bf16(fmaf(post, y[e], sum[e]));
-                }
-                if (inside) {
-                    *reinterpret_cast<uint2*>(a.out + (t * 4 + stream) * a.d + i) =
-                        make_uint2(to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]));
-                }
-            }
-            float x[4];
-            seam_mix(v, pre, x);
+        if constexpr (kExpand) {
+            post = a.post[t * 4 + stream];
+            float sum[4];
+            seam_mix(v, comb, sum);
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                x[e] = inside ? round_to_bf16(x[e]) : 0.0f;
-                v[e] = inside ? v[e] : 0.0f;
-                square_h = fmaf(v[e], v[e], square_h);
-                square_x = stream == 0 ? fmaf(x[e], x[e], square_x) : 0.0f;
+                v[e] = round_to_bf16(fmaf(post, y[e], sum[e]));
             }
-            if (inside && stream == 0) {
-                *reinterpret_cast<uint2*>(a.x + t * a.d + i) =
-                    make_uint2(to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]));
+            if (inside) {
+                *reinterpret_cast<uint2*>(a.out + (t * 4 + stream) * a.d + i) =
+                    make_uint2(to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]));
             }
         }
-        mixed[warp][lane] = make_float4(v[0], v[1], v[2], v[3]);
-        __syncthreads();
-        if constexpr (kSlices > 1) {
-            read_fn(i, f);
-        }
+        float x[4];
+        seam_mix(v, pre, x);
 #pragma unroll
-        for (int r = 0; r < kSeamRows; ++r) {
-            if (t0 + r < a.T) {
-                const float4 row = mixed[r][lane];
-#pragma unroll
-                for (int m = 0; m < 3; ++m) {
-                    dots[r][m] = dot4(row, f[m], dots[r][m]);
-                }
-            }
+        for (int e = 0; e < 4; ++e) {
+            x[e] = inside ? round_to_bf16(x[e]) : 0.0f;
+            v[e] = inside ? v[e] : 0.0f;
+            square_h = fmaf(v[e], v[e], square_h);
+            square_x = stream == 0 ? fmaf(x[e], x[e], square_x) : 0.0f;
         }
-        __syncthreads();
+        if (inside && stream == 0) {
+            *reinterpret_cast<uint2*>(a.x + t * a.d + i) =
+                make_uint2(to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]));
+        }
     }
+    mixed[warp][lane] = make_float4(v[0], v[1], v[2], v[3]);
+    __syncthreads();
     const int64_t parts = gridDim.x;
 #pragma unroll
     for (int r = 0; r < kSeamRows; ++r) {
         if (t0 + r < a.T) {
+            const float4 row = mixed[r][lane];
 #pragma unroll
             for (int m = 0; m < 3; ++m) {
-                const float sum = warp_sum(dots[r][m]);
+                const float sum = warp_sum(dot4(row, f[m], 0.0f));
                 if (lane == 0) {
                     a.partial[((t0 + r) * kSeamValues + warp * 3 + m) * parts + blockIdx.x] = sum;
                 }
