@@ -3,6 +3,7 @@
 # Installs what tests need, builds, and runs every test that this machine can run.
 #   ./test.sh [ctest arguments]      e.g. ./test.sh -L unit
 # TENON_SOAK_CONVERSATIONS=200 in the environment makes the soak of the engine (engine_soak_test) longer; 60 otherwise.
+# TENON_ALL_SPLITS=1 cuts the prompt of dsv41_chunk_test at every length.
 # TENON_CUDA=OFF in the environment leaves the CUDA plugin out, which takes longer to compile than all the rest.
 set -euo pipefail
 cd "$(dirname "$0")"

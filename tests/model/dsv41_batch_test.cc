@@ -7,13 +7,13 @@
 namespace tenon::testing {
 namespace {
 
-struct Case {
+struct BatchCase {
     const char* name;
     RigOptions (*options)();
     std::vector<int> sources;
 };
 
-class Batch : public ::testing::TestWithParam<Case> {
+class Batch : public ::testing::TestWithParam<BatchCase> {
   protected:
     void SetUp() override {
         RigOptions o = GetParam().options();
@@ -219,8 +219,8 @@ TEST_P(Batch, Copied_pages_hold_the_same_rows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Batch,
-                         ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}},
-                                           Case{"mini", &mini_model, {2, 5}}),
+                         ::testing::Values(BatchCase{"tiny", &tiny_model, {2, 4, 5}},
+                                           BatchCase{"mini", &mini_model, {2, 5}}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -14,20 +14,20 @@ namespace {
 constexpr uint32_t kSlots = 4;
 constexpr char kNoCounts[] = "this device does not count what it captures, nor fail on demand";
 
-struct Case {
+struct GraphCase {
     const char* name;
     RigOptions (*options)();
     std::vector<int> sources;
     int layers, stages;
 };
 
-const Case kTiny{"tiny_exl3", &tiny_exl3_model, {2, 4, 5}, 9, 3};
+const GraphCase kTiny{"tiny_exl3", &tiny_exl3_model, {2, 4, 5}, 9, 3};
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const GraphCase& c, std::ostream* out) {
     *out << c.name;
 }
 
-std::unique_ptr<ModelRig> warm_rig(const Case& c, bool graphs,
+std::unique_ptr<ModelRig> warm_rig(const GraphCase& c, bool graphs,
                                    const std::function<void(ModelRig&)>& before = {},
                                    TableDecorator decorate = {}) {
     RigOptions o = c.options();
@@ -46,7 +46,7 @@ std::unique_ptr<ModelRig> warm_rig(const Case& c, bool graphs,
 }
 
 /// Everything that random steps show: ids, drafts with their confidence, probes, state.
-std::string live(ModelRig& rig, const Case& c, uint64_t seed, int steps) {
+std::string live(ModelRig& rig, const GraphCase& c, uint64_t seed, int steps) {
     std::mt19937_64 rng(seed);
     const auto below = [&](uint64_t n) { return rng() % n; };
     std::string out;
@@ -142,7 +142,7 @@ std::string live(ModelRig& rig, const Case& c, uint64_t seed, int steps) {
     return out;
 }
 
-class Graphs : public ::testing::TestWithParam<Case> {};
+class Graphs : public ::testing::TestWithParam<GraphCase> {};
 
 TEST_P(Graphs, Give_the_bits_of_eager_work) {
     auto eager = warm_rig(GetParam(), false);
@@ -316,7 +316,7 @@ TEST(GraphsTiny, Where_their_memory_is_not_left_work_is_eager) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Graphs,
-                         ::testing::Values(kTiny, Case{"mini", &mini_model, {2, 5}, 9, 3}),
+                         ::testing::Values(kTiny, GraphCase{"mini", &mini_model, {2, 5}, 9, 3}),
                          [](const auto& p) { return std::string(p.param.name); });
 
 }  // namespace

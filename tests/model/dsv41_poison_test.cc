@@ -9,7 +9,7 @@
 namespace tenon::testing {
 namespace {
 
-struct Case {
+struct PoisonCase {
     const char* name;
     RigOptions (*options)();
     std::vector<int> sources;
@@ -17,7 +17,7 @@ struct Case {
     bool packed;
 };
 
-class Poison : public ::testing::TestWithParam<Case> {
+class Poison : public ::testing::TestWithParam<PoisonCase> {
   protected:
     void SetUp() override {
         RigOptions o = GetParam().options();
@@ -62,6 +62,9 @@ TEST_P(Poison, Rings_that_hold_nothing_of_this_sequence_are_never_read) {
     const int64_t w = GetParam().window, d = GetParam().distance;
     for (const int64_t length : {int64_t{1}, w - 1, w, w + 1, d - 1, d, d + 1, int64_t{700}}) {
         for (const int64_t rows : {int64_t{512}, int64_t{100}}) {
+            if (rows == 100 && length <= rows) {
+                continue;  // one chunk, as with 512
+            }
             EXPECT_EQ(run(length, rows, true) == run(length, rows, false), true)
                 << length << " in chunks of " << rows;
         }
@@ -75,9 +78,10 @@ TEST_P(Poison, A_poisoned_row_that_is_read_shows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Poison,
-                         ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}, 32, 93, true},
-                                           Case{"tiny_bf16", &tiny_model, {2, 4, 5}, 32, 93, false},
-                                           Case{"mini", &mini_model, {2, 5}, 64, 189, true}),
+                         ::testing::Values(PoisonCase{"tiny", &tiny_model, {2, 4, 5}, 32, 93, true},
+                                           PoisonCase{
+                                               "tiny_bf16", &tiny_model, {2, 4, 5}, 32, 93, false},
+                                           PoisonCase{"mini", &mini_model, {2, 5}, 64, 189, true}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

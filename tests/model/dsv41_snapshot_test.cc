@@ -8,13 +8,13 @@
 namespace tenon::testing {
 namespace {
 
-struct Case {
+struct SnapshotCase {
     const char* name;
     RigOptions (*options)();
     std::vector<int> sources;
 };
 
-class Snapshots : public ::testing::TestWithParam<Case> {
+class Snapshots : public ::testing::TestWithParam<SnapshotCase> {
   protected:
     void make(bool packed = true) {
         RigOptions o = GetParam().options();
@@ -246,8 +246,8 @@ TEST_P(Snapshots, Pieces_that_do_not_fit_are_refused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Snapshots,
-                         ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}},
-                                           Case{"mini", &mini_model, {2, 5}}),
+                         ::testing::Values(SnapshotCase{"tiny", &tiny_model, {2, 4, 5}},
+                                           SnapshotCase{"mini", &mini_model, {2, 5}}),
                          [](const auto& param) { return param.param.name; });
 
 TEST(SnapshotPlan, Cells_are_in_the_memory_plan_and_sized_by_kind) {

@@ -8,14 +8,14 @@
 namespace tenon::testing {
 namespace {
 
-struct Case {
+struct TailCase {
     const char* name;
     RigOptions (*options)();
     std::vector<int> sources;
     int64_t window, distance;
 };
 
-class Tail : public ::testing::TestWithParam<Case> {
+class Tail : public ::testing::TestWithParam<TailCase> {
   protected:
     void SetUp() override {
         RigOptions o = GetParam().options();
@@ -144,6 +144,7 @@ TEST_P(Tail, Lengths_around_a_chunk_border_after_another_prompt) {
 
 TEST_P(Tail, Two_targets_in_one_pass_are_both_whole) {
     const int64_t d = GetParam().distance;
+    const std::string whole = yardstick(700);
     for (const int64_t first : {700 - d - 30, 700 - d, 640L, 699L}) {
         reopen(1);
         chunk(
@@ -155,7 +156,7 @@ TEST_P(Tail, Two_targets_in_one_pass_are_both_whole) {
         }
         chunk(1, first, targets);
         chunk(1, 700, {full(700)});
-        EXPECT_EQ(state(1) == yardstick(700), true) << first;
+        EXPECT_EQ(state(1) == whole, true) << first;
         resume(1, first, plan::CutKind::full);
         EXPECT_EQ(state(1) == yardstick(first), true) << first;
         drop(1, first, plan::CutKind::full);
@@ -253,8 +254,8 @@ TEST_P(Tail, Bounded_replay_runs_fewer_rows_and_says_what_it_reaches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Tail,
-                         ::testing::Values(Case{"tiny", &tiny_model, {2, 4, 5}, 32, 93},
-                                           Case{"mini", &mini_model, {2, 5}, 64, 189}),
+                         ::testing::Values(TailCase{"tiny", &tiny_model, {2, 4, 5}, 32, 93},
+                                           TailCase{"mini", &mini_model, {2, 5}, 64, 189}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -10,13 +10,13 @@
 namespace tenon::testing {
 namespace {
 
-struct Outcome {
+struct Prefetched {
     std::vector<std::vector<int32_t>> ids;
     int64_t prefill_us = 0, waited_us = 0;
 };
 
 /// Replies to prompts of these lengths, sent at once, on a store whose fetches take `latency_us`.
-Outcome run(bool prefetch, int64_t latency_us, const std::vector<int64_t>& lengths) {
+Prefetched run(bool prefetch, int64_t latency_us, const std::vector<int64_t>& lengths) {
     RigOptions options = mini_model();
     options.slots = 2;
     options.chunk_rows = 64;
@@ -46,7 +46,7 @@ Outcome run(bool prefetch, int64_t latency_us, const std::vector<int64_t>& lengt
         desc.flags = kRawText | kReturnIds | kIgnoreEos | kDraftsAllowed;
         check(loop->submit(desc, sinks.emplace_back().out()));
     }
-    Outcome out;
+    Prefetched out;
     for (const Ref<ReplySink>& sink : sinks) {
         std::vector<int32_t>& ids = out.ids.emplace_back();
         SinkEvent event;
@@ -71,8 +71,8 @@ TEST(EnginePrefetch, Hides_the_reads_of_all_chunks_but_the_first) {
     // 10 chunks of 64 rows. What a chunk can hide of the next one's fetch is what it computes
     // itself: at least 2 ms on any machine, more on a busy one.
     constexpr int64_t kLatencyUs = 40'000;
-    const Outcome off = run(false, kLatencyUs, {640});
-    const Outcome on = run(true, kLatencyUs, {640});
+    const Prefetched off = run(false, kLatencyUs, {640});
+    const Prefetched on = run(true, kLatencyUs, {640});
     std::printf(
         "640 tokens, fetches of 40 ms: prefill %.1f ms, %.1f of them waiting, without; "
         "%.1f, %.1f with prefetch\n",

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Reply {
+struct Played {
     std::vector<int32_t> prompt, ids;
     std::string content;
     int64_t cached = 0;
@@ -45,11 +45,11 @@ class EngineReplay : public ::testing::Test {
         return {{"role", "assistant"}, {"content", text}};
     }
 
-    Reply ask(const Json& messages, uint64_t salt = 0) {
+    Played ask(const Json& messages, uint64_t salt = 0) {
         Ref<Prompt> prompt;
         const Json body = {{"messages", messages}, {"thinking", false}};
         check(loop_->render(body.dump(), salt, prompt.out()));
-        Reply reply;
+        Played reply;
         reply.prompt.assign(prompt->ids().begin(), prompt->ids().end());
         RequestDesc desc;
         desc.tokens = prompt->ids();
@@ -111,13 +111,13 @@ bool begins_with(const std::vector<int32_t>& all, const std::vector<int32_t>& pa
 
 TEST_F(EngineReplay, The_next_turn_goes_on_from_the_sampled_ids) {
     Json talk = Json::array({user("Tell me about a cat and a dog.")});
-    const Reply first = ask(talk);
+    const Played first = ask(talk);
     std::vector<int32_t> known = first.prompt;
     known.insert(known.end(), first.ids.begin(), first.ids.end());
     talk.push_back(assistant(first.content));
     talk.push_back(user("And a bird?"));
 
-    const Reply second = ask(talk);
+    const Played second = ask(talk);
 
     EXPECT_TRUE(begins_with(second.prompt, known));
     // All but the last token of the reply, which was never computed.
@@ -129,7 +129,7 @@ TEST_F(EngineReplay, The_next_turn_goes_on_from_the_sampled_ids) {
     known.insert(known.end(), second.ids.begin(), second.ids.end());
     talk.push_back(assistant(second.content));
     talk.push_back(user("Thanks."));
-    const Reply third = ask(talk);
+    const Played third = ask(talk);
     EXPECT_EQ(host_.value("replayed_turns_total"), 3);
     EXPECT_TRUE(begins_with(third.prompt, known));
     EXPECT_EQ(third.cached, static_cast<int64_t>(second.prompt.size() + second.ids.size()) - 1);
@@ -138,7 +138,7 @@ TEST_F(EngineReplay, The_next_turn_goes_on_from_the_sampled_ids) {
 TEST_F(EngineReplay, Other_prompts_callers_and_texts_get_the_canonical_form) {
     const Json start = Json::array({user("Tell me about a cat and a dog.")});
     const uint64_t alice = loop_->cache_salt("alice's key", "");
-    const Reply first = ask(start, alice);
+    const Played first = ask(start, alice);
     const auto second = [&](const Json& before, const std::string& said, uint64_t salt) {
         Json talk = before;
         talk.push_back(assistant(said));
@@ -151,12 +151,12 @@ TEST_F(EngineReplay, Other_prompts_callers_and_texts_get_the_canonical_form) {
 
     EXPECT_FALSE(begins_with(second(start, first.content, alice).prompt, canonical));
     EXPECT_EQ(host_.value("replayed_turns_total"), 1);
-    const Reply bob = second(start, first.content, loop_->cache_salt("bob's key", ""));
+    const Played bob = second(start, first.content, loop_->cache_salt("bob's key", ""));
     EXPECT_TRUE(begins_with(bob.prompt, canonical));
     EXPECT_EQ(bob.cached, 0) << "another key shares no prefix";
     EXPECT_TRUE(begins_with(second(start, first.content, 0).prompt, canonical));
     const Json other = Json::array({user("Tell me about a cat and a cow.")});
-    const Reply elsewhere = second(other, first.content, alice);
+    const Played elsewhere = second(other, first.content, alice);
     EXPECT_TRUE(std::search(elsewhere.prompt.begin(), elsewhere.prompt.end(), text.begin(),
                             text.end()) != elsewhere.prompt.end());
     second(start, first.content + "!", alice);
@@ -165,14 +165,14 @@ TEST_F(EngineReplay, Other_prompts_callers_and_texts_get_the_canonical_form) {
 
 TEST_F(EngineNoReplay, Without_a_budget_turns_are_written_canonically) {
     Json talk = Json::array({user("Tell me about a cat and a dog.")});
-    const Reply first = ask(talk);
+    const Played first = ask(talk);
     std::vector<int32_t> canonical = first.prompt;
     const std::vector<int32_t> text = encoded(first.content);
     canonical.insert(canonical.end(), text.begin(), text.end());
     talk.push_back(assistant(first.content));
     talk.push_back(user("And a bird?"));
 
-    const Reply second = ask(talk);
+    const Played second = ask(talk);
 
     EXPECT_TRUE(begins_with(second.prompt, canonical));
     EXPECT_LT(second.cached, static_cast<int64_t>(first.prompt.size() + first.ids.size()) - 1);

@@ -5,23 +5,21 @@ if(TARGET dsv41 AND TARGET tenon_testing)
   target_link_libraries(tenon_model_rig PUBLIC tenon_testing tenon::sdk PRIVATE tenon_compile nlohmann_json::nlohmann_json)
   target_include_directories(tenon_model_rig PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
   target_compile_definitions(tenon_model_rig PRIVATE TENON_PLUGIN_DIR="${CMAKE_BINARY_DIR}/plugins")
-  foreach(test snapshot tail poison golden pack control mini chunk batch step engram family fusion ranks graph official)
-    set(name dsv41_${test}_test)
-    set(label model)
-    if(test STREQUAL "official")
-      set(label checkpoint)  # needs a checkpoint that is not in the repository
+  set(tests)
+  foreach(test snapshot tail poison golden pack control mini chunk batch engram family fusion ranks graph official)
+    list(APPEND tests model/dsv41_${test}_test.cc)
+  endforeach()
+  tenon_add_tests(dsv41_tests TESTS ${tests} LINK tenon_model_rig tenon::kernels_shared LABELS model)
+  set_tests_properties(dsv41_official_test PROPERTIES LABELS checkpoint)  # the checkpoint is not in the repository
+  # Its operator new has to be the one that plugins find.
+  tenon_add_test(dsv41_step_test SOURCES model/dsv41_step_test.cc unit/allocation_counter.cc
+      LINK tenon_model_rig tenon::kernels_shared LABELS model)
+  set_target_properties(dsv41_step_test PROPERTIES ENABLE_EXPORTS ON)
+  foreach(plugin dsv41 cpu exl3 plain mmap io_uring)
+    if(TARGET ${plugin})
+      add_dependencies(dsv41_tests ${plugin})
+      add_dependencies(dsv41_step_test ${plugin})
     endif()
-    set(sources model/${name}.cc)
-    if(test STREQUAL "step")
-      list(APPEND sources unit/allocation_counter.cc)
-    endif()
-    tenon_add_test(${name} SOURCES ${sources} LINK tenon_model_rig tenon::kernels_shared LABELS ${label} TIMEOUT 900)
-    add_dependencies(${name} dsv41 cpu exl3)
-    foreach(plugin plain mmap io_uring)
-      if(TARGET ${plugin})
-        add_dependencies(${name} ${plugin})
-      endif()
-    endforeach()
   endforeach()
   if(TARGET tenon::conformance)
     add_test(NAME conformance.dsv41.text
@@ -30,17 +28,11 @@ if(TARGET dsv41 AND TARGET tenon_testing)
     set_tests_properties(conformance.dsv41.text PROPERTIES LABELS conformance TIMEOUT 900)
   endif()
   if(TARGET tenon_engine AND TARGET exl3)
-    foreach(test engine_mini_test engine_prefetch_test engine_prefix_test engine_replay_test)
-      tenon_add_test(${test} SOURCES model/${test}.cc
-          LINK tenon_model_rig tenon_engine nlohmann_json::nlohmann_json LABELS model TIMEOUT 900)
-      add_dependencies(${test} dsv41 cpu exl3)
-    endforeach()
-    tenon_add_test(engine_soak_test
-        SOURCES model/engine_soak_test.cc
-                ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
-        LINK tenon_model_rig tenon_engine LABELS model TIMEOUT 1800)
-    add_dependencies(engine_soak_test dsv41 cpu exl3)
+    tenon_add_tests(engine_model_tests
+        TESTS model/engine_mini_test.cc model/engine_prefetch_test.cc model/engine_prefix_test.cc
+              model/engine_replay_test.cc model/engine_soak_test.cc
+        SOURCES ${PROJECT_SOURCE_DIR}/plugins/overlay_prefill_interleave/interleave.cc
+        LINK tenon_model_rig tenon_engine nlohmann_json::nlohmann_json LABELS model TIMEOUT 1800)
+    add_dependencies(engine_model_tests dsv41 cpu exl3)
   endif()
-  # Its operator new has to be the one that plugins find.
-  set_target_properties(dsv41_step_test PROPERTIES ENABLE_EXPORTS ON)
 endif()

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/../.."
 tree=$PWD
 tests="golden pack mini batch chunk engram tail snapshot poison graph"
 engine_tests="engine_mini_test engine_prefix_test"
+# The suites of a file of tests, as a filter: files share programs (tenon_add_tests in tests/CMakeLists.txt).
+suites() { sed -nE 's~^(TYPED_)?TEST(_F|_P)?\(([A-Za-z0-9_]+),.*~\3.*:*/\3.*:\3/*~p' "tests/model/$1.cc" | sort -u | paste -sd:; }
 
 pack() {
     local archive=$1 build stage file
@@ -16,8 +18,7 @@ pack() {
     stage=$(mktemp -d)
     trap 'rm -rf "$stage"' EXIT
     local files=("$build/bin/tenon" "$build"/plugins/*.so)
-    for file in $tests; do files+=("$build/tests/dsv41_${file}_test"); done
-    for file in $engine_tests; do files+=("$build/tests/$file"); done
+    files+=("$build/tests/dsv41_tests" "$build/tests/engine_model_tests")
     mkdir -p "$stage$build/lib"
     for file in "${files[@]}"; do
         install -D -s "$file" "$stage$file"
@@ -27,20 +28,22 @@ pack() {
         xargs -I{} cp -L {} "$stage$build/lib/"
     mkdir -p "$stage$tree/tests/fixtures/golden"
     cp -r profiles models docs "$stage$tree/"
-    cp -r tests/tools "$stage$tree/tests/"
+    cp -r tests/tools tests/model "$stage$tree/tests/"
     cp -r tests/fixtures/golden/dsv41 "$stage$tree/tests/fixtures/golden/"
     tar -C "$stage" -cJf "$archive" .
     ls -l "$archive"
 }
 
 run() {
-    local build rc=0 t
+    local build rc=0 t program
     build=$(cd "${1:-build/release}" && pwd)
     export LD_LIBRARY_PATH=$build/lib TENON_PLUGIN_PATH=$build/plugins
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
     for t in $(printf 'dsv41_%s_test ' $tests) $engine_tests; do
         echo "### $t"
-        TENON_TEST_COMPUTE=cuda timeout 300 "$build/tests/$t" --gtest_brief=1 || rc=1
+        program=dsv41_tests
+        case $t in engine_*) program=engine_model_tests ;; esac
+        TENON_TEST_COMPUTE=cuda timeout 300 "$build/tests/$program" --gtest_filter="$(suites "$t")" --gtest_brief=1 || rc=1
     done
     echo "### the small model on CPU and GPU"
     python3 tests/tools/compare_profiles.py profiles/mini.toml profiles/mini-cuda.toml --tenon "$build/bin/tenon" || rc=1

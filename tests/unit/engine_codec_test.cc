@@ -121,7 +121,7 @@ TEST(PlanCodec, Every_flipped_bit_is_detected) {
 TEST(PlanCodec, Any_bytes_with_a_right_digest_give_ok_or_an_error) {
     std::mt19937_64 rng(test_seed());
     int64_t refused = 0, taken = 0;
-    for (int i = 0; i < 20'000; ++i) {
+    for (int i = 0; i < 7'000; ++i) {
         RandomPlan random(rng);
         Message m = encoded(random.plan);
         for (uint64_t edits = 1 + rng() % 4; edits > 0; --edits) {
@@ -145,8 +145,8 @@ TEST(PlanCodec, Any_bytes_with_a_right_digest_give_ok_or_an_error) {
             EXPECT_TRUE(plan::check(back).ok());
         }
     }
-    EXPECT_GT(refused, 1000);
-    EXPECT_GT(taken, 1000);
+    EXPECT_GT(refused, 300);
+    EXPECT_GT(taken, 300);
 }
 
 TEST(PlanCodec, Short_and_unaligned_messages_are_refused) {
