@@ -413,6 +413,25 @@ TEST_P(OpsLinear, Strided_rows_of_x_and_y) {
     }
 }
 
+// serving.md 10: a mode from the environment must not change numbers. As TF32, 1 + 2^-12 is 1.
+TEST_P(OpsLinear, Pitfall_16_Factors_of_f32_products_keep_24_bits) {
+    constexpr int64_t K = 512, N = 64;
+    const float factor = 1.0f + 0x1p-12f;
+    const double expected = K * static_cast<double>(factor) * factor;
+    for (const int64_t T : {1, 96}) {
+        LinearPlain p;
+        p.x = f32({T, K}, std::vector<float>(static_cast<size_t>(T * K), factor));
+        p.w = f32({N, K}, std::vector<float>(static_cast<size_t>(N * K), factor));
+        for (const Regime regime : {Regime::decode, Regime::prefill}) {
+            p.y = zeros(DType::f32, {T, N});
+            run(p, regime);
+            for (const float y : floats(p.y)) {
+                ASSERT_NEAR(y, expected, (K + 2) * 0x1p-24 * expected);
+            }
+        }
+    }
+}
+
 TENON_INSTANTIATE_OPS(OpsBasic);
 TENON_INSTANTIATE_OPS(OpsMhc);
 TENON_INSTANTIATE_OPS(OpsLinear);
