@@ -21,6 +21,7 @@
 #include "kernels/cuda/exl3/prefill.h"
 #include "kernels/cuda/exl3/prefill_experts.h"
 #include "kernels/cuda/exl3/smem.h"
+#include "kernels/cuda/plain/prefill.h"
 
 namespace {
 
@@ -404,6 +405,52 @@ void prefill_experts_line(int count, int k, int rows, int twice_k, int shared_tw
     }
 }
 
+void plain_prefill_line(const char* name, tenon::plain::cuda::Stored stored, int in, int out,
+                        int rows, const std::vector<uint32_t>& words) {
+    namespace plain = tenon::plain::cuda;
+    plain::PrefillCall call;
+    plain::Weight& w = call.jobs[0].weight;
+    w.stored = stored;
+    w.in = in;
+    w.out = out;
+    w.row_bytes = plain::padded(in) *
+                  (stored == plain::Stored::bf16  ? 4
+                   : stored == plain::Stored::fp8 ? 2
+                                                  : 1) /
+                  2;
+    // Numbers of moderate size in every format.
+    const std::vector<uint32_t> codes(1 << 20, 0x3C3C3C3C);
+    auto* stored_codes = device_array<uint32_t>(w.row_bytes * out / 4, &codes);
+    auto* scales = device_array<uint8_t>(plain::padded(in) / 32 * out);
+    must(cudaMemset(scales, 120, static_cast<size_t>(plain::padded(in) / 32 * out)));
+    std::vector<uint16_t> values(1 << 20);
+    for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<uint16_t>(0x3F00 | (words[i] & 0x80FF));
+    }
+    auto* x = device_array<uint16_t>(int64_t{rows} * in, &values);
+    auto* y = device_array<uint16_t>(int64_t{rows} * out);
+    w.codes = reinterpret_cast<const uint8_t*>(stored_codes);
+    w.scales = scales;
+    call.rows = rows;
+    call.job_count = 1;
+    call.w_bytes = std::min(plain::kPanelBytes, plain::prefill_w_bytes(out, in));
+    auto* scratch = device_array<uint8_t>(plain::prefill_x_bytes(rows, in) + call.w_bytes);
+    call.scratch = scratch;
+    call.jobs[0].x = x;
+    call.jobs[0].x_stride = in;
+    call.jobs[0].y = y;
+    call.jobs[0].y_stride = out;
+    const double us =
+        time_graph(8, [&](int, cudaStream_t stream) { must(plain::prefill(call, stream)); });
+    std::printf("prefill plain %-5s %6d x %6d m=%4d  %9.1f us  %4.0f TFLOP/s\n", name, in, out,
+                rows, us, 2e-6 * rows * in * static_cast<double>(out) / us);
+    std::fflush(stdout);
+    for (void* p : {static_cast<void*>(stored_codes), static_cast<void*>(scales),
+                    static_cast<void*>(x), static_cast<void*>(y), static_cast<void*>(scratch)}) {
+        must(cudaFree(p));
+    }
+}
+
 void prefill_lines(const std::vector<uint32_t>& words) {
     for (const int rows : {64, 512, 2048, 4096}) {
         prefill_line({"mlp", 4096, 14336, 1, 6}, rows, words);
@@ -414,6 +461,10 @@ void prefill_lines(const std::vector<uint32_t>& words) {
                            Shape{"wo_b", 8192, 5120, 1, 10}}) {
         prefill_line(s, 2048, words);
     }
+    using tenon::plain::cuda::Stored;
+    plain_prefill_line("bf16", Stored::bf16, 4096, 14336, 2048, words);
+    plain_prefill_line("fp8", Stored::fp8, 4096, 14336, 2048, words);
+    plain_prefill_line("fp4", Stored::fp4, 4096, 14336, 2048, words);
     for (const int rows : {512, 1024, 2048, 4096}) {
         prefill_experts_line(384, 6, rows, 6, 10, words);
     }
