@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "linear.h"
 #include "prefill.h"
 #include "prefill_grouped.h"
 #include "prefill_rotate.cuh"
@@ -22,6 +23,7 @@ struct Place {
 
 struct Sort {
     int32_t rows, k, experts;
+    int32_t tile_rows;  // most of a tile
     const int32_t* ids;
     const Weight* table;
     int32_t* count;       // [experts]
@@ -63,15 +65,15 @@ __global__ void place_kernel(const __grid_constant__ Sort s) {
     int slot0 = 0, tile0 = 0;
     for (int e = lane; e < expert; e += 32) {
         slot0 += (s.count[e] + kExpertPad - 1) / kExpertPad * kExpertPad;
-        tile0 += (s.count[e] + kExpertTile - 1) / kExpertTile;
+        tile0 += (s.count[e] + s.tile_rows - 1) / s.tile_rows;
     }
     slot0 = __reduce_add_sync(0xFFFFFFFFu, slot0);
     tile0 = __reduce_add_sync(0xFFFFFFFFu, tile0);
     const int count = s.count[expert];
-    const int tiles = (count + kExpertTile - 1) / kExpertTile;
+    const int tiles = (count + s.tile_rows - 1) / s.tile_rows;
     for (int t = lane; t < tiles; t += 32) {
-        const int rows = min(count - t * kExpertTile, kExpertTile);
-        s.tiles[tile0 + t] = {expert, slot0 + t * kExpertTile, rows,
+        const int rows = min(count - t * s.tile_rows, s.tile_rows);
+        s.tiles[tile0 + t] = {expert, slot0 + t * s.tile_rows, rows,
                               (rows + kExpertPad - 1) / kExpertPad * kExpertPad};
     }
     if (expert == s.experts - 1 && lane == 0) {
@@ -94,7 +96,7 @@ __global__ void place_kernel(const __grid_constant__ Sort s) {
                 const int entry = base + 32 * j + lane;
                 const int rank = before + __popc(mask & ((1u << lane) - 1));
                 s.entry_of[slot0 + rank] = entry;
-                s.place[entry] = {slot0 + rank, tile0 + rank / kExpertTile};
+                s.place[entry] = {slot0 + rank, tile0 + rank / s.tile_rows};
             }
             before += __popc(mask);
         }
@@ -361,7 +363,7 @@ Parts lay_out(const ExpertPrefill& c, void* base) {
     const int64_t entries = rows * c.k;
     const int64_t used = std::min<int64_t>(c.experts, entries);
     const int64_t slots = padded(entries + used * (kExpertPad - 1), kExpertPad);
-    p.most_tiles = static_cast<int32_t>(entries / kExpertTile + used);
+    p.most_tiles = static_cast<int32_t>(entries / kExpertTileLess + used);
     p.width_stride = padded(c.width, 8);
     p.product_stride = padded(c.hidden, 8);
     auto* bytes = static_cast<uint8_t*>(base);
@@ -458,10 +460,14 @@ cudaError_t run_shared(const ExpertPrefill& c, const Parts& p, cudaStream_t stre
                            p.product_stride, c.round ? Element::bf16 : Element::f32, stream);
 }
 
+int grouped_tile_rows() {
+    return shared_most() >= kExpertTileShared ? kExpertTile : kExpertTileLess;
+}
+
 cudaError_t run_routed(const ExpertPrefill& c, const Parts& p, cudaStream_t stream) {
     const auto entries = static_cast<unsigned int>(c.rows * c.k);
-    const Sort sort = {c.rows,  c.k,     c.experts,    c.ids,      c.gate,
-                       p.count, p.tiles, p.tile_count, p.entry_of, p.place};
+    const Sort sort = {c.rows,  c.k,     c.experts,    grouped_tile_rows(), c.ids,  c.gate,
+                       p.count, p.tiles, p.tile_count, p.entry_of,          p.place};
     const auto experts = static_cast<unsigned int>((c.experts + kSortWarps - 1) / kSortWarps);
     count_kernel<<<experts, 32 * kSortWarps, 0, stream>>>(sort);
     skip_kernel<<<(entries + kThreads - 1) / kThreads, kThreads, 0, stream>>>(sort);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Routed experts and the shared one for many rows: rows are sorted by expert, each expert's weights
-// are decoded once for up to 64 rows, straight into operands of the tensor core. The shared expert,
+// are decoded once for up to 96 rows, straight into operands of the tensor core. The shared expert,
 // which all rows take, goes the way of a linear (prefill.h). Class I.
 #pragma once
 
@@ -8,9 +8,11 @@
 
 namespace tenon::exl3::cuda {
 
-constexpr int kExpertTile = 64;    ///< rows of an expert that share a decoded weight
-constexpr int kExpertPad = 8;      ///< rows of an expert lie in groups of this many
-constexpr int kExpertRows = 2048;  ///< rows of one pass
+/// Rows of an expert that share a decoded weight, where a block may have the shared memory for it.
+constexpr int kExpertTile = 96;
+constexpr int kExpertTileLess = 64;  ///< elsewhere
+constexpr int kExpertPad = 8;        ///< rows of an expert lie in groups of this many
+constexpr int kExpertRows = 4096;    ///< rows of one pass
 
 /// Some rows of one expert. Slots slot0 .. slot0 + rows of the sorted order.
 struct ExpertTile {

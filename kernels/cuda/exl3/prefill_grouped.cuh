@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A block multiplies up to 64 sorted rows with 256 columns of one expert. Each of its eight warps
+// A block multiplies up to 96 sorted rows with 256 columns of one expert. Each of its eight warps
 // decodes half a unit (32 columns) a step, and hands the halves to the tensor core as the first
 // operand, from registers; rows are the second operand, from shared memory. The decoding of a piece
 // runs while the previous one is multiplied.
@@ -34,7 +34,7 @@ constexpr int grouped_stage_bytes(int twice_k, int rows) {
 constexpr int grouped_bytes(int twice_k, int rows, int stages) {
     const int ring = stages * grouped_stage_bytes(twice_k, rows);
     const int sums = rows * kGroupedStride * 4;
-    return 1024 + 16 * stages + (ring > sums ? ring : sums);
+    return 1024 + 16 * stages + 8 * rows + (ring > sums ? ring : sums);
 }
 
 __device__ __forceinline__ void arrive(uint64_t* barrier) {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void multiply_piece(float (&acc)[2][kRows / 2],
 // Grid (columns / 256 of all sides, tiles). Tiles of kLeast < rows <= kRows; k ascending, one chain
 // of sums a value of y, whatever the rows.
 template <int kTwiceK, Code kCode, int kRows, int kLeast>
-__global__ void __launch_bounds__(kGroupedThreads, 2)
+__global__ void __launch_bounds__(kGroupedThreads, kRows <= 64 ? 2 : 1)
     grouped_kernel(const __grid_constant__ GroupedCall call, int stages) {
     if (blockIdx.y >= *call.tile_count) {
         return;
@@ -158,6 +158,13 @@ __global__ void __launch_bounds__(kGroupedThreads, 2)
             fetch(s, s);
         }
     }
+    auto* scale_of = reinterpret_cast<float*>(empty + stages);
+    auto* row_of = reinterpret_cast<int*>(scale_of + kRows);
+    for (int r = threadIdx.x; r < tile.rows; r += kGroupedThreads) {
+        const int slot = tile.slot0 + r;
+        scale_of[r] = side.scale[slot];
+        row_of[r] = call.entry_of == nullptr ? slot : call.entry_of[slot];
+    }
     __syncthreads();
     float acc[2][kRows / 2];
 #pragma unroll
@@ -210,30 +217,30 @@ __global__ void __launch_bounds__(kGroupedThreads, 2)
         }
     }
     __syncthreads();
-    for (int piece = warp; piece < 2 * tile.rows; piece += kGroupedWarps) {
-        const int r = piece / 2;
-        const int column = column0 + piece % 2 * kBlock + 4 * lane;
-        if (column - 4 * lane >= call.out) {
-            continue;
-        }
+    // Half of the warps take the first 128 columns, the others the second.
+    const int first = column0 + warp % 2 * kBlock;
+    if (first >= call.out) {
+        return;
+    }
+    const int column = first + 4 * lane;
+    float columns[4] = {0x1p-7f, 0x1p-7f, 0x1p-7f, 0x1p-7f};
+    scale_by(w.svh + column, columns);
+#pragma unroll 2
+    for (int r = warp / 2; r < tile.rows; r += kGroupedWarps / 2) {
         const float4 four = *reinterpret_cast<const float4*>(sums + r * kGroupedStride +
-                                                             piece % 2 * kBlock + 4 * lane);
+                                                             warp % 2 * kBlock + 4 * lane);
         float v[4] = {four.x, four.y, four.z, four.w};
         rotate128(v, lane);
-        const int slot = tile.slot0 + r;
-        const float scale = side.scale[slot] * 0x1p-7f;
-        float by[4] = {scale, scale, scale, scale};
-        scale_by(w.svh + column, by);
+        const float scale = scale_of[r];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            v[i] = __fmul_rn(v[i], by[i]);
+            v[i] = __fmul_rn(v[i], __fmul_rn(columns[i], scale));
             if (w.bias != nullptr) {
                 v[i] = __fadd_rn(v[i], w.bias[column + i]);
             }
         }
-        const int64_t row = call.entry_of == nullptr ? slot : call.entry_of[slot];
         store_y(side.y, call.y_is_f32 != 0 ? Element::f32 : Element::bf16,
-                row * side.y_stride + column, v, call.out - column);
+                row_of[r] * side.y_stride + column, v, call.out - column);
     }
 }
 
@@ -246,7 +253,8 @@ cudaError_t launch_grouped(const GroupedCall& call, cudaStream_t stream) {
     if (allowed != cudaSuccess) {
         return allowed;
     }
-    const int most = limit >= 200 * 1024 ? limit / 2 - 1024 : limit;  // two blocks side by side
+    const int most =
+        limit >= 200 * 1024 && kRows <= 64 ? limit / 2 - 1024 : limit;  // two blocks side by side
     int stages = 8;
     while (stages > 2 && grouped_bytes(kTwiceK, kRows, stages) > most) {
         --stages;
@@ -260,8 +268,13 @@ cudaError_t launch_grouped(const GroupedCall& call, cudaStream_t stream) {
 
 template <int kTwiceK, Code kCode>
 cudaError_t launch_grouped(const GroupedCall& call, cudaStream_t stream) {
-    const cudaError_t status = launch_grouped<kTwiceK, kCode, 32, 0>(call, stream);
-    return status == cudaSuccess ? launch_grouped<kTwiceK, kCode, 64, 32>(call, stream) : status;
+    cudaError_t status = launch_grouped<kTwiceK, kCode, 32, 0>(call, stream);
+    if (status == cudaSuccess) {
+        status = launch_grouped<kTwiceK, kCode, 64, 32>(call, stream);
+    }
+    return status == cudaSuccess && shared_most() >= kExpertTileShared
+               ? launch_grouped<kTwiceK, kCode, 96, 64>(call, stream)
+               : status;
 }
 
 template <int kTwiceK>

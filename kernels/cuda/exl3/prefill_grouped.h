@@ -6,6 +6,9 @@
 
 namespace tenon::exl3::cuda {
 
+/// Shared memory of a block that tiles of kExpertTile rows need.
+constexpr int kExpertTileShared = 128 * 1024;
+
 /// One projection of a launch.
 struct GroupedSide {
     const Weight* table = nullptr;
