@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/sparse.cuh"
+#include "attn/wide.cuh"
 
 #include <algorithm>
 
@@ -89,6 +90,41 @@ cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, a);
 }
 
+/// CTAs of a row for the wide kernel; 0: it does not take this call. Nothing of it follows from T.
+inline int wide_ranks(const Context& c, const Args& a, int64_t D, Regime regime) {
+    if (c.arch != 90 || regime != Regime::decode || D != kWideD || a.H <= kWideHeads / 2 ||
+        a.H > kWideHeads || static_cast<size_t>(c.smem_block) < kWideBytes) {
+        return 0;
+    }
+    const int ranks = wide_windows(a.window, a.block_mode != 0) + (a.K + kWideKeys - 1) / kWideKeys;
+    return ranks <= kWideRanks ? ranks : 0;
+}
+
+template <bool kTurn>
+cudaError_t launch_wide(const Args& a, int ranks, cudaStream_t stream) {
+    auto* kernel = &wide_kernel<kTurn>;
+    const cudaError_t result =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWideBytes);
+    if (result != cudaSuccess) {
+        return result;
+    }
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = static_cast<unsigned>(ranks);
+    attributes[0].val.clusterDim.y = 1;
+    attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(a.T));
+    config.blockDim = dim3(kWideThreads);
+    config.dynamicSmemBytes = kWideBytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return cudaLaunchKernelEx(&config, kernel, a, wide_windows(a.window, a.block_mode != 0));
+}
+
 template <bool kTurn>
 Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime regime,
            cudaStream_t stream) {
@@ -99,6 +135,10 @@ Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime re
         return error(Code::unsupported, "{}: T is {}, expected at most 65535 rows", op, a.T);
     }
     cudaError_t result = cudaSuccess;
+    if (const int ranks = wide_ranks(c, a, D, regime); ranks > 0) {
+        result = launch_wide<kTurn>(a, ranks, stream);
+        return result == cudaSuccess ? launched(op) : cuda_status(result, op);
+    }
     switch (D) {
         case 64:
             result = launch<64, 1, kTurn>(a, cluster, stream);

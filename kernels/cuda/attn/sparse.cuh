@@ -3,128 +3,22 @@
 //
 // Keys of a chunk are gathered from the ring, this call's rows or the page pool, become bf16 in
 // shared memory once, and serve QK^T and PV through mma.sync m16n8k16 with f32 accumulation.
-// Probabilities are rounded to bf16 before PV; their sum uses the rounded values. Chunks are cut
-// from the row's own list (window part, then selected part), so a row's bits depend on its list
-// alone.
+// Probabilities enter PV as two bf16 terms, and so does their sum. Chunks are cut from the row's
+// own list (window part, then selected part), so a row's bits depend on its list alone.
 //
 // Decode: a cluster of CTAs shares the chunks of a row in contiguous runs and merges the parts in
 // list order through distributed shared memory. Prefill: one CTA walks the whole list.
 #pragma once
+#pragma once
 
 #include <cooperative_groups.h>
-#include <cuda_bf16.h>
-#include <stdint.h>
 
-#include "tenon/ops/rows.h"
+#include "attn/keys.cuh"
 
 namespace tenon::cuda::sparse {
 
 constexpr int kChunk = 64;
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
 constexpr int kMostRanks = 16;  // CTAs of a cluster
-constexpr float kMinusInf = -__builtin_huge_valf();
-
-enum Format : int { kNone = -1, kBf16 = 0, kQ8 = 1, kQ4e = 3 };
-
-using Row = RowInfo;
-using Segment = SegInfo;
-
-struct Args {
-    const __nv_bfloat16* q;
-    const __nv_bfloat16* kv;
-    __nv_bfloat16* out;
-    const uint8_t* ring_codes;
-    const uint8_t* ring_scales;
-    int ring_R, ring_slots, ring_format;
-    const uint8_t* pool;
-    const int* table;
-    int64_t page_bytes, codes_at, scales_at;
-    int pages, table_slots, table_width, rows_per_page, comp_format;
-    const int* sel;
-    const int* count;
-    int K;
-    const float* sink;
-    float scale_log2;  // scale times log2(e)
-    int window, half, block_mode;
-    const Row* row;
-    const Segment* seg;
-    int T, S, H;
-    const float* cs;  // [T, R], with the turn
-    int R;
-    unsigned long long* faults;
-};
-
-struct Key {
-    const uint8_t* codes;
-    const uint8_t* scales;
-    int format;
-    int pad;
-};
-
-struct List {
-    int ring_first, ring_last, kv_first, kv_last, selected, slot;
-    __device__ int window() const { return ring_last - ring_first + kv_last - kv_first; }
-};
-
-__device__ inline void fault(const Args& a) {
-    if (a.faults != nullptr) {
-        atomicAdd(a.faults, 1ull);
-    }
-}
-
-// The keys of row t in list order; no keys for dead rows and inconsistent tables.
-__device__ inline List list_of(const Args& a, int t, bool report) {
-    List l{0, 0, 0, 0, 0, -1};
-    const Row row = a.row[t];
-    if (row.slot < 0) {
-        return l;
-    }
-    bool good = row.seg >= 0 && row.seg < a.S && row.slot < a.ring_slots;
-    Segment s{};
-    if (good) {
-        s = a.seg[row.seg];
-        good = s.slot == row.slot && t >= s.row0 && t < s.row0 + s.rows &&
-               row.pos == s.pos0 + (t - s.row0) && s.row0 >= 0 && s.row0 + s.rows <= a.T;
-    }
-    if (!good) {
-        if (report) {
-            fault(a);
-        }
-        return l;
-    }
-    const int low = max(0, a.half == 0 ? s.win_lo[0] : s.win_lo[1]);
-    l.slot = row.slot;
-    if (a.block_mode) {
-        l.ring_first = max(low, s.pos0 - a.window);
-        l.ring_last = max(l.ring_first, s.pos0);
-        l.kv_first = s.row0;
-        l.kv_last = s.row0 + s.rows;
-    } else {
-        const int first = max(low, row.pos - a.window + 1);
-        l.ring_first = min(first, s.pos0);
-        l.ring_last = s.pos0;
-        l.kv_first = s.row0 + max(0, first - s.pos0);
-        l.kv_last = max(l.kv_first, t + 1);
-    }
-    if (l.ring_last - l.ring_first > a.ring_R) {
-        if (report) {
-            fault(a);
-        }
-        l.ring_first = l.ring_last - a.ring_R;
-    }
-    if (a.K > 0) {
-        l.selected = min(max(a.count[t], 0), a.K);
-    }
-    return l;
-}
-
-__device__ inline int64_t code_bytes(int format, int64_t width) {
-    return format == kBf16 ? width * 2 : format == kQ8 ? width : width / 2;
-}
-__device__ inline int64_t scale_bytes(int format, int64_t width) {
-    return format == kBf16 ? 0 : format == kQ4e ? width / 16 : width / 32;
-}
 
 // Locating a key takes two dependent loads, the compressed row and its page; both are asked for
 // ahead.
@@ -132,98 +26,21 @@ __device__ inline int selected_row(const Args& a, const List& l, int t, int chun
     const int at = (chunk - (l.window() + kChunk - 1) / kChunk) * kChunk + i;
     return at >= 0 && at < l.selected ? a.sel[int64_t{t} * a.K + at] : -1;
 }
-__device__ inline int page_of(const Args& a, const List& l, int g) {
-    const int index = g < 0 ? -1 : g / a.rows_per_page;
-    return index >= 0 && index < a.table_width && l.slot < a.table_slots
-               ? a.table[int64_t{l.slot} * a.table_width + index]
-               : -1;
-}
 
 // Where key i of chunk `chunk` lies, given its row and page if it is a selected one; format kNone
 // beyond the end of its part and for a missing page.
 __device__ inline Key key_of(const Args& a, const List& l, int chunk, int i, int g, int page, int D,
                              bool report) {
-    Key k{nullptr, nullptr, kNone, 0};
-    const int window = l.window();
-    const int window_chunks = (window + kChunk - 1) / kChunk;
+    const int window_chunks = (l.window() + kChunk - 1) / kChunk;
     if (chunk < window_chunks) {
-        const int at = chunk * kChunk + i;
-        const int ring = l.ring_last - l.ring_first;
-        if (at < ring) {
-            const int64_t r = int64_t{l.slot} * a.ring_R + (l.ring_first + at) % a.ring_R;
-            k.codes = a.ring_codes + r * code_bytes(a.ring_format, D);
-            k.scales = a.ring_scales + r * scale_bytes(a.ring_format, D);
-            k.format = a.ring_format;
-        } else if (at < window) {
-            k.codes = reinterpret_cast<const uint8_t*>(a.kv + int64_t{l.kv_first + at - ring} * D);
-            k.format = kBf16;
-        }
-        return k;
+        return window_key(a, l, chunk * kChunk + i, D);
     }
     if ((chunk - window_chunks) * kChunk + i >= l.selected) {
-        return k;
+        return Key{nullptr, nullptr, kNone, 0};
     }
-    if (page < 0 || page >= a.pages) {
-        if (report) {
-            fault(a);
-        }
-        return k;
-    }
-    const uint8_t* base = a.pool + page * a.page_bytes;
-    const int r = g % a.rows_per_page;
-    k.codes = base + a.codes_at + r * code_bytes(a.comp_format, D);
-    k.scales = base + a.scales_at + r * scale_bytes(a.comp_format, D);
-    k.format = a.comp_format;
-    return k;
+    return selected_key(a, g, page, D, report);
 }
 
-__device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
-// Eight E4M3 values times 2^(scale - 127), exact in bf16.
-__device__ inline uint4 unpack_q8(uint2 codes, uint32_t scale) {
-    const uint32_t s = scale << 7 | scale << 23;
-    uint32_t out[4];
-    const uint32_t in[2] = {codes.x, codes.y};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const uint32_t y = __byte_perm(in[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
-        // E4M3 exponent and fraction moved into bf16: 2^-120 times the value, subnormals included.
-        const uint32_t r = (y & 0x80008000u) | (y >> 4 & 0x07F007F0u);
-        out[i] = mul_bf16x2(mul_bf16x2(r, 0x7B807B80u), s);
-    }
-    return make_uint4(out[0], out[1], out[2], out[3]);
-}
-
-// Four E2M1 nibbles (low 16 bits) as bf16.
-__device__ inline uint2 e2m1x4(uint32_t x) {
-    const uint32_t index = x & 0x7777u;
-    const uint32_t high = __byte_perm(0x3F3F3F00u, 0x40404040u, index);
-    const uint32_t low = __byte_perm(0xC0800000u, 0xC0804000u, index);
-    // Selector bit 3 replicates the byte's sign: 0x80 for a positive code, 0xFF for a negative one.
-    uint32_t sign;  // __byte_perm would mask that bit
-    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(sign) : "r"(0x80808080u), "r"(x));
-    sign <<= 1;
-    const uint32_t signed_high = high | (sign & 0x80808080u);
-    return make_uint2(__byte_perm(low, signed_high, 0x5140), __byte_perm(low, signed_high, 0x7362));
-}
-
-// Eight E2M1 values times an E4M3 scale, exact in bf16 (six significant bits).
-__device__ inline uint4 unpack_q4e(uint32_t codes, uint32_t scale) {
-    const float s = __uint_as_float((scale & 0x7Fu) << 20) * 0x1p120f;
-    const uint32_t s2 = __byte_perm(__float_as_uint(s), 0, 0x3232);
-    const uint2 a = e2m1x4(codes);
-    const uint2 b = e2m1x4(codes >> 16);
-    return make_uint4(mul_bf16x2(a.x, s2), mul_bf16x2(a.y, s2), mul_bf16x2(b.x, s2),
-                      mul_bf16x2(b.y, s2));
-}
-
-__device__ inline uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 __device__ inline void ldmatrix4(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -243,23 +60,6 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline float low_half(uint32_t w) {
-    return __uint_as_float(w << 16);
-}
-__device__ inline float high_half(uint32_t w) {
-    return __uint_as_float(w & 0xFFFF0000u);
-}
-__device__ inline uint32_t pack(float low, float high) {
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&v);
-}
-// rope.turn of one pair (ops.md 3.5), in its fma form.
-__device__ inline uint32_t turn(uint32_t pair, float c, float s) {
-    const float a = low_half(pair);
-    const float b = high_half(pair);
-    return pack(__fmaf_rn(a, c, -__fmul_rn(b, s)), __fmaf_rn(a, s, __fmul_rn(b, c)));
-}
-
 template <int kD, int kTiles>
 struct Shared {
     static constexpr int kRows = kTiles * 16;
@@ -277,8 +77,13 @@ struct Shared {
     float sums[kGroups][kRows];
     float top[2][kRows];
     float sum[kRows];
-    float part_top[kMostRanks][kRows];  // merge: one line a CTA of the cluster
-    float part_sum[kMostRanks][kRows];
+    union {
+        __nv_bfloat16 p_low[kRows * kPPitch];  // second terms of p
+        struct {                               // merge: one line a CTA of the cluster
+            float part_top[kMostRanks][kRows];
+            float part_sum[kMostRanks][kRows];
+        };
+    };
 };
 
 // Heads [h0, h0 + 16 kTiles) of row t as bf16, turned if asked for; zeros beyond H.
@@ -453,7 +258,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     if (first_chunk < last_chunk) {
         load_q<kD, kTiles, kTurn>(a, sm, t, h0);
     }
-    page_now = page_of(a, list, row_now);
+    page_now = page_of(a, list.slot, row_now);
 
     const int mt = warp / kGroups;  // this warp's heads and keys in QK^T
     const int kg = warp % kGroups;
@@ -461,6 +266,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     const uint32_t k_at =
         shared_address(sm.k + (kg * 8 * kTiles + lane % 8) * kPitch + lane / 8 * 8);
     const uint32_t p_at = shared_address(sm.p + lane % 16 * S::kPPitch + lane / 16 * 8);
+    const uint32_t low_at = shared_address(sm.p_low + lane % 16 * S::kPPitch + lane / 16 * 8);
     const int n0 = warp * kOut * 8;  // this warp's columns in PV
     const uint32_t v_at = shared_address(sm.k + lane % 16 * kPitch + n0 + lane / 16 * 8);
 
@@ -470,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
         }
         __syncthreads();  // keys located; the previous chunk's PV is done
         row_now = row_next;
-        page_now = page_of(a, list, row_now);
+        page_now = page_of(a, list.slot, row_now);
         row_next = tid < kChunk ? selected_row(a, list, t, chunk + 2, tid) : -1;
         if (chunk >= window_chunks && a.comp_format == kQ4e) {
             load_q4e<kD, kTiles>(sm, warp, lane);
@@ -530,11 +336,11 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
             const float shift = top == kMinusInf ? 0.0f : top;
 #pragma unroll
             for (int nt = 0; nt < kTiles; ++nt) {
-                const uint32_t w =
-                    pack(exp2f(s[nt][2 * i] - shift), exp2f(s[nt][2 * i + 1] - shift));
-                part[i] += low_half(w) + high_half(w);
-                *reinterpret_cast<uint32_t*>(sm.p + row * S::kPPitch + kg * 8 * kTiles + nt * 8 +
-                                             2 * c) = w;
+                const TwoTerms w(exp2f(s[nt][2 * i] - shift), exp2f(s[nt][2 * i + 1] - shift));
+                part[i] += w.sum();
+                const int at = row * S::kPPitch + kg * 8 * kTiles + nt * 8 + 2 * c;
+                *reinterpret_cast<uint32_t*>(sm.p + at) = w.high;
+                *reinterpret_cast<uint32_t*>(sm.p_low + at) = w.low;
             }
             part[i] += __shfl_xor_sync(~0u, part[i], 1);
             part[i] += __shfl_xor_sync(~0u, part[i], 2);
@@ -572,9 +378,11 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
 #pragma unroll
             for (int ks = 0; ks < kChunk / 16; ++ks) {
                 uint32_t w[kTiles][4];
+                uint32_t low[kTiles][4];
 #pragma unroll
                 for (int m = 0; m < kTiles; ++m) {
                     ldmatrix4(w[m], p_at + (m * 16 * S::kPPitch + ks * 16) * 2);
+                    ldmatrix4(low[m], low_at + (m * 16 * S::kPPitch + ks * 16) * 2);
                 }
 #pragma unroll
                 for (int nt = 0; nt < kOut; nt += 2) {
@@ -584,8 +392,10 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
 #pragma unroll
                     for (int m = 0; m < kTiles; ++m) {
                         mma(o[m][nt], w[m], b[0], b[1]);
+                        mma(o[m][nt], low[m], b[0], b[1]);
                         if constexpr (kOut > 1) {
                             mma(o[m][nt + 1], w[m], b[2], b[3]);
+                            mma(o[m][nt + 1], low[m], b[2], b[3]);
                         }
                     }
                 }

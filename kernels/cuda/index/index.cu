@@ -270,7 +270,7 @@ Status select(void* self, const IndexSelect& p, Stream& stream) noexcept {
     a.prepared.hist = is_long ? x.select.hist : nullptr;
     a.prepared.state = x.select.state;
     a.skip_visible = p.blocks.null() ? K : std::min(K, p.blocks.shape[1] * p.block);
-    a.hist_visible = is_long && s.C == 0 ? kShortRow : -1;
+    a.hist_visible = is_long && s.C == 0 ? a.skip_visible : -1;
     cudaError_t result = cudaSuccess;
     if (s.N > 0) {
         result =

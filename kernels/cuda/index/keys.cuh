@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "common/dependent.cuh"
 #include "tenon/ops/rows.h"
 
 namespace tenon::cuda::index {
@@ -53,6 +54,12 @@ __device__ inline uint32_t order_key(float score) {
     }
     const uint32_t u = __float_as_uint(score == 0.0f ? 0.0f : score);
     return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
+}
+
+/// How every kernel here begins (common/dependent.cuh).
+__device__ inline void start_when_ready() {
+    wait_for_previous();
+    let_next_start();
 }
 
 constexpr int kBins = 2048;  // first cut of a selection: sign, exponent, two bits of fraction

@@ -8,10 +8,17 @@
 
 #include "common/context.h"
 #include "index/score.cuh"
+#include "index/score_pages.cuh"
 #include "index/select.cuh"
 #include "kernels/shared/token_checks.h"
 
 namespace tenon::cuda::index {
+
+// Stages of the int8 kernel, where a block has the shared memory and where it has less.
+template <int kProducts>
+constexpr int kStagesWide = 48 / kPageWarps<kProducts>;
+template <int kProducts>
+constexpr int kStagesNarrow = kStagesWide<kProducts> / 2;
 
 /// Hands out 256-aligned parts of a scratch buffer; with a null base it only counts.
 class Parts {
@@ -42,6 +49,17 @@ inline unsigned spans(int64_t n, int64_t span, int64_t most) {
     return static_cast<unsigned>(std::clamp<int64_t>((n + span - 1) / span, 1, most));
 }
 
+template <class... P, class... A>
+cudaError_t chained(void (*kernel)(P...), dim3 grid, unsigned threads, size_t bytes,
+                    cudaStream_t stream, const A&... args) {
+    launch_dependent(kernel, grid, dim3(threads), bytes, stream, args...);
+    return cudaGetLastError();
+}
+
+inline dim3 prepare_grid(const ScoreArgs& a, bool fill) {
+    return dim3(static_cast<unsigned>(a.T) + 1, fill ? spans(a.N, 16384, 64) : 1);
+}
+
 template <int kTiles, bool kPaged>
 cudaError_t launch_scores(const Context& c, const ScoreArgs& a, cudaStream_t stream) {
     auto* kernel = &score_kernel<kTiles, kPaged>;
@@ -54,8 +72,8 @@ cudaError_t launch_scores(const Context& c, const ScoreArgs& a, cudaStream_t str
         return result;
     }
     const bool two = 2 * (bytes + 1024) <= static_cast<size_t>(c.smem_block) + 1024;
-    kernel<<<static_cast<unsigned>(c.sms * (two ? 2 : 1)), kScoreThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
+    return chained(kernel, dim3(static_cast<unsigned>(c.sms * (two ? 2 : 1))), kScoreThreads, bytes,
+                   stream, a);
 }
 
 template <int kTiles>
@@ -65,12 +83,63 @@ cudaError_t launch_scores(const Context& c, const ScoreArgs& a, cudaStream_t str
                  : launch_scores<kTiles, false>(c, a, stream);
 }
 
-/// Parts of scratch that the tensor-core kernel needs.
+/// Whether the int8 kernel takes it: whole tiles of keys lie together.
+inline bool whole_tiles(const ScoreArgs& a) {
+    const Keys& k = a.keys;
+    return a.cand == nullptr && k.rows_per_page % kTile == 0 &&
+           ((k.page_bytes | k.codes_at | k.scales_at) & 15) == 0;
+}
+
+template <int kRows, int kBlocks, int kStages>
+int64_t pages_bytes(int share, bool counted) {
+    const int64_t row = kBlocks * 32 * kWidth + (counted ? kBins * int64_t{sizeof(unsigned)} : 0);
+    return static_cast<int64_t>(sizeof(PageShared<kPageWarps<kRows * kBlocks>, kBlocks, kStages>)) +
+           share * row;
+}
+
+/// Enqueues the int8 kernel and its set-up; false: a block has too little shared memory.
+template <int kRows, int kBlocks, int kStages>
+bool launch_pages(const Context& c, ScoreArgs a, bool fill, cudaError_t& result,
+                  cudaStream_t stream) {
+    const bool counted = a.hist_visible >= 0;
+    const auto bytes = [&](int share) {
+        return pages_bytes<kRows, kBlocks, kStages>(share, counted);
+    };
+    const int64_t fitting = (c.smem_block - bytes(0)) / (bytes(1) - bytes(0));
+    if (c.smem_block < bytes(1)) {
+        return false;
+    }
+    a.share = static_cast<int>(std::min<int64_t>(fitting, kRowsShared));
+    auto* kernel = &score_pages_kernel<kRows, kBlocks, kStages>;
+    result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes(a.share)));
+    if (result == cudaSuccess) {
+        result = chained(&prepare_kernel<true>, prepare_grid(a, fill), 256, 0, stream, a,
+                         kBlocks * 32, fill);
+    }
+    if (result == cudaSuccess) {
+        result =
+            chained(kernel, dim3(static_cast<unsigned>(c.sms)), kPageWarps<kRows * kBlocks> * 32,
+                    static_cast<size_t>(bytes(a.share)), stream, a);
+    }
+    return true;
+}
+template <int kRows, int kBlocks>
+bool launch_pages(const Context& c, const ScoreArgs& a, bool fill, cudaError_t& result,
+                  cudaStream_t stream) {
+    return launch_pages<kRows, kBlocks, kStagesWide<kRows * kBlocks>>(c, a, fill, result, stream) ||
+           launch_pages<kRows, kBlocks, kStagesNarrow<kRows * kBlocks>>(c, a, fill, result, stream);
+}
+
+/// Parts of scratch that the tensor-core kernels need.
 inline Prepared take_prepared(Parts& parts, int64_t T, int64_t Hi) {
     const int64_t Hp = padded_heads(Hi);
     Prepared p{};
     p.q = parts.take<uint8_t>(T * Hp * kWidth);
     p.weight = parts.take<float>(T * Hp);
+    p.pair = parts.take<int4>(T * Hp / 2);
+    p.factor = parts.take<float>(T * Hp * kGroups);
+    p.row_factor = parts.take<float>(T);
     p.wide = parts.take<int>(T);
     p.batch = parts.take<Batch>(T);
     p.first_tile = parts.take<int>(T + 1);
@@ -83,7 +152,6 @@ inline void take_selection(Parts& parts, SelectArgs& a, int64_t T, int64_t candi
     if (candidates <= kShortRow) {
         return;
     }
-    // hist and state lie together, so that one fill clears both.
     a.hist = parts.take<unsigned>(T * kBins);
     a.state = parts.take<unsigned>(T * 4);
     a.listed = parts.take<uint64_t>(T * kListed);
@@ -114,10 +182,23 @@ inline cudaError_t enqueue_scores(const Context& c, const ScoreArgs& a, bool bf1
     const int Hp = padded_heads(a.Hi);
     const auto T = static_cast<unsigned>(a.T);
     if (plain) {
-        score_plain_kernel<<<dim3(spans(a.N, 256, 1024), T), 256, 0, stream>>>(a, Hp, bf16_keys);
-        return cudaGetLastError();
+        return chained(&score_plain_kernel, dim3(spans(a.N, 256, 1024), T), 256, 0, stream, a, Hp,
+                       bf16_keys);
     }
-    prepare_kernel<<<dim3(T, fill ? spans(a.N, 16384, 64) : 1), 256, 0, stream>>>(a, Hp, fill);
+    cudaError_t result = cudaSuccess;
+    if (whole_tiles(a)) {
+        // Rows of a product follow from the shape; they change no bits.
+        const bool taken = Hp == 64         ? launch_pages<1, 2>(c, a, fill, result, stream)
+                           : a.T >= 2 * a.S ? launch_pages<2, 1>(c, a, fill, result, stream)
+                                            : launch_pages<1, 1>(c, a, fill, result, stream);
+        if (taken) {
+            return result;
+        }
+    }
+    result = chained(&prepare_kernel<false>, prepare_grid(a, fill), 256, 0, stream, a, Hp, fill);
+    if (result != cudaSuccess) {
+        return result;
+    }
     return Hp == 32 ? launch_scores<4>(c, a, stream) : launch_scores<8>(c, a, stream);
 }
 
@@ -125,25 +206,25 @@ inline cudaError_t enqueue_scores(const Context& c, const ScoreArgs& a, bool bf1
 inline cudaError_t enqueue_selection(const SelectArgs& a, int64_t candidates, bool counted,
                                      cudaStream_t stream) {
     const auto T = static_cast<unsigned>(a.T);
-    const bool is_long = candidates > kShortRow;
-    const dim3 grid(is_long ? spans(candidates, kSpan, 1 << 20) : 1, T);
-    if (is_long && !counted) {
-        const size_t bytes = reinterpret_cast<uint8_t*>(a.state + int64_t{a.T} * 4) -
-                             reinterpret_cast<uint8_t*>(a.hist);
-        const cudaError_t result = cudaMemsetAsync(a.hist, 0, bytes, stream);
+    if (candidates <= kShortRow) {
+        return chained(&select_short_kernel, dim3(1, T), kShortThreads, 0, stream, a);
+    }
+    const dim3 grid(spans(candidates, kSpan, 1 << 20), T);
+    if (!counted) {
+        cudaError_t result = chained(&clear_kernel, dim3(1, T), 512, 0, stream, a);
+        if (result == cudaSuccess) {
+            result = chained(&hist_kernel, grid, kHistThreads, 0, stream, a);
+        }
         if (result != cudaSuccess) {
             return result;
         }
-        hist_kernel<<<grid, kHistThreads, 0, stream>>>(a);
     }
-    select_kernel<<<grid, kSelectThreads, 0, stream>>>(a);
-    return cudaGetLastError();
+    return chained(&select_long_kernel, grid, kLongThreads, 0, stream, a);
 }
 
 inline cudaError_t enqueue_block_max(const BlockArgs& a, cudaStream_t stream) {
     const dim3 grid(spans(a.columns, 1024, 1 << 20), static_cast<unsigned>(a.T));
-    block_max_kernel<<<grid, 256, 0, stream>>>(a);
-    return cudaGetLastError();
+    return chained(&block_max_kernel, grid, 256, 0, stream, a);
 }
 
 }  // namespace tenon::cuda::index

@@ -14,281 +14,14 @@
 // since its mma.sync emulates FP8; elsewhere mma.sync m16n8k32.
 #pragma once
 
-#include "index/keys.cuh"
-
-#include <cuda_bf16.h>
+#include "index/prepare.cuh"
 
 namespace tenon::cuda::index {
 
-constexpr int kWidth = 128;
-constexpr int kGroups = 4;
-constexpr int kTile = 32;  // keys of a warp's step
 constexpr int kShare = 4;  // rows of a segment that share one unpacking of the keys
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
 constexpr int kStages = 3;
-
-/// Up to kShare rows of one segment and the key tiles that they need.
-struct Batch {
-    int row0, rows, slot, tiles;
-};
-
-/// What the set-up leaves in scratch; Hp is the head count rounded up to 32 or 64.
-struct Prepared {
-    uint8_t* q;       // [T][Hp * 128] E4M3 bytes: [group][8 heads][k half][head][16 k]
-    float* weight;    // [T][Hp] w * w_scale * 2^(6 + exponent of the head)
-    int* wide;        // [T]
-    Batch* batch;     // [T]
-    int* first_tile;  // [T + 1] tiles before each batch
-    int* batches;     // [1]
-    unsigned* hist;   // [T][kBins], with a selection
-    unsigned* state;  // [T][4] counters of a selection
-};
-
-struct ScoreArgs {
-    const __nv_bfloat16* iq;
-    const __nv_bfloat16* w;
-    float w_scale;
-    Keys keys;
-    const Row* row;
-    const Segment* seg;
-    int T, S, Hi, Di;
-    const int* cand;  // [T, C] or null
-    int C, block;
-    float* out;
-    int64_t stride, N;
-    Prepared prepared;
-    int share;             // rows of a batch, at most kShare; follows from the device
-    int64_t skip_visible;  // rows with at most that many visible rows need no scores; -1: all do
-    int64_t hist_visible;  // rows with more visible rows are counted in hist; -1: none
-    unsigned long long* faults;
-};
-
-__device__ inline bool row_live(const ScoreArgs& a, int t) {
-    const Row row = a.row[t];
-    return row.slot >= 0 && row.slot < a.keys.table_slots;
-}
-/// Columns of row t that hold scores.
-__device__ inline int64_t scored_columns(const ScoreArgs& a, int t) {
-    if (!row_live(a, t)) {
-        return 0;
-    }
-    const int64_t visible = visible_rows(a.row[t].pos, a.keys.ratio);
-    if (a.cand != nullptr) {
-        const bool all =
-            a.skip_visible >= 0 && visible <= a.skip_visible && visible <= int64_t{a.C} * a.block;
-        return all ? 0 : a.N;
-    }
-    return visible <= a.skip_visible ? 0 : (visible < a.N ? visible : a.N);
-}
-
-__device__ inline float e8m0(uint32_t code) {
-    return __uint_as_float(code << 23);
-}
-
-/// E8M0 code of a group of q4u values: 2^ceil(log2(amax / 6)), which represents all of them.
-__device__ inline uint32_t group_code(float amax) {
-    const float least = 6.0f * 0x1p-126f;
-    const float x = fmaxf(amax, least) * static_cast<float>(1.0 / 6.0);
-    const uint32_t u = __float_as_uint(x);
-    return (u >> 23) + ((u & 0x7FFFFFu) != 0 ? 1u : 0u);
-}
-
-/// E4M3 byte of an f32 that E4M3 holds exactly.
-__device__ inline uint32_t e4m3_exact(float x) {
-    const uint32_t sign = __float_as_uint(x) >> 24 & 0x80u;
-    const float a = fabsf(x);
-    if (a < 0x1p-6f) {
-        return sign | static_cast<uint32_t>(a * 0x1p9f);
-    }
-    return sign | ((__float_as_uint(a) >> 20) - (120u << 3));
-}
-
-// One block a row: queries to E4M3 fragments, weights, -inf where no score will be written, zeroed
-// counters. Block 0 of the first row also lists the batches.
-__global__ void __launch_bounds__(256)
-    prepare_kernel(const __grid_constant__ ScoreArgs a, int Hp, bool fill) {
-    const int t = blockIdx.x;
-    const Prepared& p = a.prepared;
-    if (fill) {
-        float* out = a.out + t * a.stride;
-        for (int64_t j = scored_columns(a, t) + blockIdx.y * 256 + threadIdx.x; j < a.N;
-             j += int64_t{gridDim.y} * 256) {
-            out[j] = kMinusInf;
-        }
-    }
-    if (blockIdx.y > 0) {
-        return;
-    }
-    __shared__ int codes[64 * kGroups];
-    __shared__ int exponent[64];
-    __shared__ int wide;
-    __shared__ int running[2];
-    __shared__ int counts[2][8];
-    const int tiles = Hp / 8;
-    if (threadIdx.x == 0) {
-        wide = 0;
-    }
-    if (p.hist != nullptr) {
-        for (int i = threadIdx.x; i < kBins; i += 256) {
-            p.hist[int64_t{t} * kBins + i] = 0;
-        }
-        if (threadIdx.x < 4) {
-            p.state[t * 4 + threadIdx.x] = 0;
-        }
-    }
-    // One thread a group of a head (Hp * 4 is at most 256).
-    const int h_mine = threadIdx.x / kGroups;
-    const int g_mine = threadIdx.x % kGroups;
-    uint4 raw[4];
-    if (h_mine < Hp) {
-        float amax = 0;
-        if (h_mine < a.Hi) {
-            const auto* q = reinterpret_cast<const uint4*>(
-                a.iq + (int64_t{t} * a.Hi + h_mine) * kWidth + g_mine * 32);
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                raw[k] = q[k];
-            }
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                const uint32_t w[4] = {raw[k].x, raw[k].y, raw[k].z, raw[k].w};
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    amax = fmaxf(amax, fabsf(__uint_as_float(w[j] << 16)));
-                    amax = fmaxf(amax, fabsf(__uint_as_float(w[j] & 0xFFFF0000u)));
-                }
-            }
-        }
-        codes[threadIdx.x] = amax == 0 ? -1 : static_cast<int>(group_code(amax));
-    }
-    __syncthreads();
-    for (int h = threadIdx.x; h < Hp; h += 256) {
-        int most = -1;
-        int least = 1000;
-        for (int g = 0; g < kGroups; ++g) {
-            const int code = codes[h * kGroups + g];
-            most = max(most, code);
-            least = code < 0 ? least : min(least, code);
-        }
-        exponent[h] = most < 0 ? 127 : max(most - 6, 0);
-        if (most >= 0 && most - least > 14) {
-            wide = 1;
-        }
-    }
-    __syncthreads();
-    if (h_mine < Hp) {
-        uint32_t bytes[2][4] = {};  // [k half: even, odd columns][lane of a quad]
-        if (codes[threadIdx.x] >= 0 && wide == 0) {
-            const float scale =
-                __uint_as_float(static_cast<uint32_t>(254 - exponent[h_mine]) << 23);
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                const uint32_t w[4] = {raw[k].x, raw[k].y, raw[k].z, raw[k].w};
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {  // columns 8k + 2j, 8k + 2j + 1
-                    bytes[0][k] |= e4m3_exact(__uint_as_float(w[j] << 16) * scale) << (8 * j);
-                    bytes[1][k] |= e4m3_exact(__uint_as_float(w[j] & 0xFFFF0000u) * scale)
-                                   << (8 * j);
-                }
-            }
-        }
-        // Head h stands at column 2 c + h % 2 of n tile nt: lane c of a quad owns a run of heads.
-        const int run = 2 * tiles;
-        const int nt = h_mine % run / 2;
-        const int n = h_mine / run * 2 + h_mine % 2;
-        uint8_t* to = p.q + int64_t{t} * Hp * kWidth + g_mine * Hp * 32 + nt * 256 + n * 16;
-        *reinterpret_cast<uint4*>(to) =
-            make_uint4(bytes[0][0], bytes[0][1], bytes[0][2], bytes[0][3]);
-        *reinterpret_cast<uint4*>(to + 128) =
-            make_uint4(bytes[1][0], bytes[1][1], bytes[1][2], bytes[1][3]);
-    }
-    for (int h = threadIdx.x; h < Hp; h += 256) {
-        float w = 0;
-        if (h < a.Hi) {
-            w = __bfloat162float(a.w[int64_t{t} * a.Hi + h]) * a.w_scale;
-            if (wide == 0) {
-                w = ldexpf(w, 6 + exponent[h] - 127);
-            }
-        }
-        p.weight[int64_t{t} * Hp + h] = w;
-    }
-    if (threadIdx.x == 0) {
-        p.wide[t] = wide;
-    }
-    if (t > 0) {
-        return;
-    }
-
-    // The batches, in row order: a live row starts one at every kShare-th row of its segment.
-    if (threadIdx.x < 2) {
-        running[threadIdx.x] = 0;
-    }
-    __syncthreads();
-    const int share = a.cand != nullptr ? 1 : a.share;
-    for (int base = 0; base < a.T; base += 256) {
-        const int row = base + threadIdx.x;
-        Batch b{row, 0, -1, 0};
-        if (row < a.T && row_live(a, row)) {
-            const Row info = a.row[row];
-            Segment s{};
-            bool good = info.seg >= 0 && info.seg < a.S;
-            if (good) {
-                s = a.seg[info.seg];
-                good = s.slot == info.slot && row >= s.row0 && row < s.row0 + s.rows;
-            }
-            // Rows without a sound segment stand alone: scores need position and slot only.
-            const int place = good ? row - s.row0 : 0;
-            if (place % share == 0) {
-                b.rows = good ? min(min(share, s.rows - place), a.T - row) : 1;
-                b.slot = info.slot;
-                int64_t columns = 0;
-                for (int i = 0; i < b.rows; ++i) {
-                    const int64_t n = scored_columns(a, row + i);
-                    columns = n > columns ? n : columns;
-                }
-                b.tiles = static_cast<int>((columns + kTile - 1) / kTile);
-            }
-        }
-        const bool starts = b.tiles > 0;
-        const unsigned ballot = __ballot_sync(~0u, starts);
-        const int lane = threadIdx.x % 32;
-        const int warp = threadIdx.x / 32;
-        int sum = b.tiles;
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(~0u, sum, step);
-            sum += lane >= step ? other : 0;
-        }
-        if (lane == 31) {
-            counts[0][warp] = __popc(ballot);
-            counts[1][warp] = sum;
-        }
-        __syncthreads();
-        int index = running[0];
-        int tile = running[1];
-        for (int w = 0; w < warp; ++w) {
-            index += counts[0][w];
-            tile += counts[1][w];
-        }
-        if (starts) {
-            index += __popc(ballot & ((1u << lane) - 1));
-            p.batch[index] = b;
-            p.first_tile[index] = tile + sum - b.tiles;
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            for (int w = 0; w < 8; ++w) {
-                running[0] += counts[0][w];
-                running[1] += counts[1][w];
-            }
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        *p.batches = running[0];
-        p.first_tile[running[0]] = running[1];
-    }
-}
 
 __device__ inline uint32_t score_shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -458,6 +191,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     const int r = lane / 4;
     const int c = lane % 4;
 
+    start_when_ready();
     const int batches = *p.batches;
     const int total = p.first_tile[batches];
     const int grid = static_cast<int>(gridDim.x);
@@ -687,6 +421,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
 // Any width in whole groups and bf16 keys: one thread a column, the sums of score_kernel.
 __global__ void __launch_bounds__(256)
     score_plain_kernel(const __grid_constant__ ScoreArgs a, int Hp, bool bf16_keys) {
+    start_when_ready();
     const int t = blockIdx.y;
     const Columns map{a.cand == nullptr ? nullptr : a.cand + int64_t{t} * a.C, a.block};
     for (int64_t j = int64_t{blockIdx.x} * 256 + threadIdx.x; j < a.N;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Exact choice of the K largest scores of a row, ties to the lower row, emitted in ascending order.
 //
-// Short rows: one block, three histogram passes over the ordered key and one ordered emission. Long
-// rows (more than kShortRow candidates): a 2048-bin histogram is made beside the scores or by
+// Calls of up to kShortRow candidates: one block a row, three histogram passes over the ordered key
+// and one ordered emission. Longer ones: a 2048-bin histogram is made beside the scores or by
 // hist_kernel, blocks collect what lies above and in the threshold bin, and the last block of the
 // row decides. All counters are integers, so no result depends on the order of blocks.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace tenon::cuda::index {
 
-constexpr int kSelectThreads = 1024;
+constexpr int kShortThreads = 1024;
+constexpr int kLongThreads = 512;
 constexpr int kSpan = 8192;  // scores that one block of a long row looks at
 constexpr int kShortRow = 16384;
 constexpr int kMaxKept = 4096;
@@ -134,15 +135,15 @@ __device__ void threshold_bin(SelectShared& sm, const unsigned* bins, unsigned w
 
 /// Chooses and emits a whole row in one block. Each warp owns a run of candidates, so that emission
 /// is in order. kShort: rows of at most kShortRow, whose keys stay in registers.
-template <bool kShort>
+template <bool kShort, int kThreads>
 __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, const SelectRow& s,
                                        int t) {
     const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
-    constexpr int kWarps = kSelectThreads / 32;
-    constexpr int kRounds = kShort ? kShortRow / kSelectThreads : 1;
-    const int64_t each = kShort ? kRounds * 32 : (s.n + kSelectThreads - 1) / kSelectThreads * 32;
+    constexpr int kWarps = kThreads / 32;
+    constexpr int kRounds = kShort ? kShortRow / kThreads : 1;
+    const int64_t each = kShort ? kRounds * 32 : (s.n + kThreads - 1) / kThreads * 32;
     const int64_t first = warp * each;
     const int64_t last = first + each < s.n ? first + each : s.n;
     uint32_t held[kRounds];
@@ -176,7 +177,7 @@ __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, co
     constexpr int kShift[3] = {21, 10, 0};
     constexpr int kBits[3] = {11, 11, 10};
     for (int pass = 0; pass < 3 && !take_all && !exact; ++pass) {
-        for (int i = tid; i < kBins; i += kSelectThreads) {
+        for (int i = tid; i < kBins; i += kThreads) {
             sm.bins[i] = 0;
         }
         __syncthreads();
@@ -187,7 +188,7 @@ __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, co
             }
         });
         __syncthreads();
-        threshold_bin<kSelectThreads>(sm, sm.bins, want);
+        threshold_bin<kThreads>(sm, sm.bins, want);
         if (sm.chosen[0] == ~0u) {
             take_all = true;
         } else {
@@ -242,7 +243,7 @@ __device__ inline void select_in_block(const SelectArgs& a, SelectShared& sm, co
     });
     const unsigned kept =
         take_all ? total_above : total_above + (total_equal < want ? total_equal : want);
-    for (unsigned i = kept + tid; i < static_cast<unsigned>(a.K); i += kSelectThreads) {
+    for (unsigned i = kept + tid; i < static_cast<unsigned>(a.K); i += kThreads) {
         out[i] = -1;
     }
     if (tid == 0) {
@@ -260,11 +261,30 @@ __device__ inline void select_all(const SelectArgs& a, const SelectRow& s, int t
     }
 }
 
-/// Sorts n ids in shared memory, ascending; `padded` is a power of two with INT_MAX beyond n.
+/// Sorts `padded` ids in shared memory, ascending; a power of two and at least 32. Steps below 32
+/// stay in a warp.
+template <int kThreads>
 __device__ inline void sort_ids(int* ids, int padded) {
-    for (int size = 2; size <= padded; size *= 2) {
-        for (int step = size / 2; step > 0; step /= 2) {
-            for (int i = threadIdx.x; i < padded / 2; i += kSelectThreads) {
+    const int lane = threadIdx.x % 32;
+    const auto in_warps = [&](int from) {  // sizes from .. 32, or the steps below 32 of one size
+        for (int i = threadIdx.x; i < padded; i += kThreads) {
+            int x = ids[i];
+            for (int size = from; size <= max(from, 32); size *= 2) {
+                for (int step = min(size / 2, 16); step > 0; step /= 2) {
+                    const int y = __shfl_xor_sync(~0u, x, step);
+                    const bool up = (i & size) == 0;
+                    const bool low = (lane & step) == 0;
+                    x = up == low ? min(x, y) : max(x, y);
+                }
+            }
+            ids[i] = x;
+        }
+        __syncthreads();
+    };
+    in_warps(2);
+    for (int size = 64; size <= padded; size *= 2) {
+        for (int step = size / 2; step >= 32; step /= 2) {
+            for (int i = threadIdx.x; i < padded / 2; i += kThreads) {
                 const int low = 2 * i - (i & (step - 1));
                 const int high = low + step;
                 const bool up = (low & size) == 0;
@@ -277,20 +297,34 @@ __device__ inline void sort_ids(int* ids, int padded) {
             }
             __syncthreads();
         }
+        in_warps(size);
     }
 }
 
-// Adds the counts of hist for long rows; grid (spans, T).
+// Zeroed counters; grid (1, T).
+__global__ void __launch_bounds__(512) clear_kernel(const __grid_constant__ SelectArgs a) {
+    start_when_ready();
+    const int64_t t = blockIdx.y;
+    for (int i = threadIdx.x; i < kBins; i += 512) {
+        a.hist[t * kBins + i] = 0;
+    }
+    if (threadIdx.x < 4) {
+        a.state[t * 4 + threadIdx.x] = 0;
+    }
+}
+
+// Adds the counts of hist; grid (spans, T).
 __global__ void __launch_bounds__(kHistThreads) hist_kernel(const __grid_constant__ SelectArgs a) {
     __shared__ unsigned bins[kBins];
+    for (int i = threadIdx.x; i < kBins; i += kHistThreads) {
+        bins[i] = 0;
+    }
+    start_when_ready();
     const int t = blockIdx.y;
     const SelectRow s = select_row(a, t, false);
     const int64_t first = int64_t{blockIdx.x} * kSpan;
-    if (s.all || s.n <= kShortRow || first >= s.n) {
+    if (s.all || first >= s.n) {
         return;
-    }
-    for (int i = threadIdx.x; i < kBins; i += kHistThreads) {
-        bins[i] = 0;
     }
     __syncthreads();
     const int64_t last = first + kSpan < s.n ? first + kSpan : s.n;
@@ -309,58 +343,162 @@ __global__ void __launch_bounds__(kHistThreads) hist_kernel(const __grid_constan
     }
 }
 
-// Grid (spans, T). Block 0 does short rows alone; of a long row the last block to finish decides.
-__global__ void __launch_bounds__(kSelectThreads)
-    select_kernel(const __grid_constant__ SelectArgs a) {
+// Rows of at most kShortRow candidates, a block each; grid (1, T).
+__global__ void __launch_bounds__(kShortThreads)
+    select_short_kernel(const __grid_constant__ SelectArgs a) {
     __shared__ SelectShared sm;
+    start_when_ready();
+    const int t = blockIdx.y;
+    const SelectRow s = select_row(a, t, threadIdx.x == 0);
+    if (s.all) {
+        select_all(a, s, t);
+    } else {
+        select_in_block<true, kShortThreads>(a, sm, s, t);
+    }
+}
+
+/// Keeps the entries of the row's threshold bin in registers, finds the `want`-th largest by digits
+/// of eight bits, and appends the ids of it and of larger ones to `ids`, whose length is `count`.
+/// All threads of the block call.
+__device__ inline void refine(SelectShared& sm, const uint64_t* listed, unsigned n, unsigned want,
+                              int* ids, unsigned* count, unsigned most) {
+    constexpr int kEach = kListed / kLongThreads;
+    const int tid = threadIdx.x;
+    const int lane = tid % 32;
+    uint64_t mine[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        const unsigned at = i * kLongThreads + tid;
+        mine[i] = at < n ? __ldcg(&listed[at]) : 0;
+    }
+    uint64_t prefix = 0;
+    uint64_t mask = 0;
+    unsigned* bins = sm.bins;  // of this digit, and of the next
+    unsigned* next = sm.bins + 256;
+    if (tid < 256) {
+        bins[tid] = 0;
+    }
+    __syncthreads();
+    // The bin fixes the upper 11 bits; entries are distinct numbers.
+    for (int shift = 45;; shift = max(shift - 8, 0)) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            if (i * kLongThreads < n && mine[i] != 0 && (mine[i] & mask) == prefix) {
+                atomicAdd(&bins[mine[i] >> shift & 0xFF], 1u);
+            }
+        }
+        if (tid < 256) {
+            next[tid] = 0;
+        }
+        __syncthreads();
+        if (tid < 32) {  // lane l has bins 255 - 8 l and the seven below
+            unsigned in[8];
+            unsigned sum = 0;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                in[i] = bins[255 - 8 * lane - i];
+                sum += in[i];
+            }
+            unsigned before = sum;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const unsigned other = __shfl_up_sync(~0u, before, step);
+                before += lane >= step ? other : 0;
+            }
+            before -= sum;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (before < want && before + in[i] >= want) {
+                    sm.chosen[0] = 255 - 8 * lane - i;
+                    sm.chosen[1] = before;
+                    sm.chosen[2] = in[i];
+                }
+                before += in[i];
+            }
+        }
+        __syncthreads();
+        want -= sm.chosen[1];
+        prefix |= uint64_t{sm.chosen[0]} << shift;
+        mask |= uint64_t{0xFF} << shift;
+        if (sm.chosen[2] == want || shift == 0) {
+            break;
+        }
+        unsigned* used = bins;
+        bins = next;
+        next = used;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (i * kLongThreads < n && mine[i] != 0 && (mine[i] & mask) >= prefix) {
+            const unsigned at = atomicAdd(count, 1u);
+            if (at < most) {
+                ids[at] = static_cast<int>(~static_cast<uint32_t>(mine[i]));
+            }
+        }
+    }
+    __syncthreads();
+}
+
+// Grid (spans, T); the last block of a row to finish decides.
+__global__ void __launch_bounds__(kLongThreads)
+    select_long_kernel(const __grid_constant__ SelectArgs a) {
+    __shared__ SelectShared sm;
+    start_when_ready();
     const int t = blockIdx.y;
     const int tid = threadIdx.x;
     const SelectRow s = select_row(a, t, blockIdx.x == 0 && tid == 0);
-    if (s.all || s.n <= kShortRow) {
+    if (s.all) {
         if (blockIdx.x == 0) {
-            if (s.all) {
-                select_all(a, s, t);
-            } else {
-                select_in_block<true>(a, sm, s, t);
-            }
+            select_all(a, s, t);
         }
         return;
     }
     const int64_t first = int64_t{blockIdx.x} * kSpan;
-    if (first >= s.n) {
+    const unsigned blocks = static_cast<unsigned>((s.n + kSpan - 1) / kSpan);
+    if (first >= s.n && (s.n > 0 || blockIdx.x > 0)) {
         return;
     }
+    constexpr int kEach = kSpan / kLongThreads;
     const int64_t last = first + kSpan < s.n ? first + kSpan : s.n;
+    uint32_t keys[kEach];
+    if (s.columns.cand == nullptr) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int64_t j = first + i * kLongThreads + tid;
+            keys[i] = j < last ? __float_as_uint(s.values[j]) : 0xFFFFFFFFu;  // a NaN
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int64_t j = first + i * kLongThreads + tid;
+            const int id = j < last ? s.columns.id(static_cast<int>(j)) : -1;
+            keys[i] = id >= 0 && id < s.visible ? __float_as_uint(s.values[j]) : 0xFFFFFFFFu;
+        }
+    }
     unsigned* state = a.state + t * 4;
     uint64_t* listed = a.listed + int64_t{t} * kListed;
     int* sure = a.sure + int64_t{t} * kMaxKept;
-    threshold_bin<kSelectThreads>(sm, a.hist + int64_t{t} * kBins, static_cast<unsigned>(a.K));
-    const int bin = static_cast<int>(sm.chosen[0]);  // -1: all eligible rows are chosen
     if (tid < 4) {
         sm.warps[1][tid] = 0;  // sure and listed of this span, then their places in the row's lists
     }
-    constexpr int kEach = kSpan / kSelectThreads;
-    uint32_t keys[kEach];
-    int ids[kEach];
+    threshold_bin<kLongThreads>(sm, a.hist + int64_t{t} * kBins, static_cast<unsigned>(a.K));
+    const int bin = static_cast<int>(sm.chosen[0]);  // -1: all eligible rows are chosen
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-        const int64_t j = first + i * kSelectThreads + tid;
-        ids[i] = -1;
-        keys[i] = j < last ? candidate_key(s, j, &ids[i]) : 0;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        const int b = bin_of(keys[i]);
-        if (keys[i] != 0 && b > bin) {
-            const unsigned at = atomicAdd(&sm.warps[1][0], 1u);
-            if (at < kMaxKept) {
-                sm.ids[at] = ids[i];
-            }
-        } else if (keys[i] != 0 && b == bin) {
-            const unsigned at = atomicAdd(&sm.warps[1][1], 1u);
-            if (at < kSpanListed) {
-                sm.listed[at] = uint64_t{keys[i]} << 32 | static_cast<uint32_t>(~ids[i]);
+        const uint32_t key = order_key(__uint_as_float(keys[i]));
+        const int b = bin_of(key);
+        if (key != 0 && b >= bin) {
+            const int id = s.columns.id(static_cast<int>(first + i * kLongThreads + tid));
+            if (b > bin) {
+                const unsigned at = atomicAdd(&sm.warps[1][0], 1u);
+                if (at < kMaxKept) {
+                    sm.ids[at] = id;
+                }
+            } else {
+                const unsigned at = atomicAdd(&sm.warps[1][1], 1u);
+                if (at < kSpanListed) {
+                    sm.listed[at] = uint64_t{key} << 32 | static_cast<uint32_t>(~id);
+                }
             }
         }
     }
@@ -374,12 +512,12 @@ __global__ void __launch_bounds__(kSelectThreads)
         sm.warps[1][3] = atomicAdd(&state[1], my_listed <= kSpanListed ? my_listed : kListed + 1);
     }
     __syncthreads();
-    for (unsigned i = tid; i < my_sure; i += kSelectThreads) {
+    for (unsigned i = tid; i < my_sure; i += kLongThreads) {
         if (sm.warps[1][2] + i < kMaxKept) {
             sure[sm.warps[1][2] + i] = sm.ids[i];
         }
     }
-    for (unsigned i = tid; i < my_listed && my_listed <= kSpanListed; i += kSelectThreads) {
+    for (unsigned i = tid; i < my_listed && my_listed <= kSpanListed; i += kLongThreads) {
         if (sm.warps[1][3] + i < kListed) {
             listed[sm.warps[1][3] + i] = sm.listed[i];
         }
@@ -387,78 +525,42 @@ __global__ void __launch_bounds__(kSelectThreads)
     __threadfence();
     __syncthreads();
     if (tid == 0) {
-        const unsigned blocks = static_cast<unsigned>((s.n + kSpan - 1) / kSpan);
-        sm.chosen[2] = atomicAdd(&state[2], 1u) == blocks - 1;
+        sm.chosen[2] = atomicAdd(&state[2], 1u) + 1 >= blocks;
     }
     __syncthreads();
     if (sm.chosen[2] == 0) {
         return;
     }
     __threadfence();
+    const unsigned K = static_cast<unsigned>(a.K);
     const unsigned n_sure = __ldcg(&state[0]);
     const unsigned n_listed = __ldcg(&state[1]);
     if (n_listed > kListed) {  // a bin full of near ties: walk the row
-        select_in_block<false>(a, sm, s, t);
+        select_in_block<false, kLongThreads>(a, sm, s, t);
         return;
-    }
-    const unsigned K = static_cast<unsigned>(a.K);
-    const unsigned need = bin < 0 ? 0 : K - n_sure;  // at most n_listed, by the choice of the bin
-    // The listed entries are distinct numbers: radix selection of the need-th largest.
-    uint64_t prefix = 0;
-    uint64_t mask = 0;
-    unsigned want = need;
-    for (int shift = 48; shift >= 0 && want > 0; shift -= 8) {  // the bin fixes the upper 11 bits
-        for (int i = tid; i < kBins; i += kSelectThreads) {
-            sm.bins[i] = 0;
-        }
-        __syncthreads();
-        for (unsigned i = tid; i < n_listed; i += kSelectThreads) {
-            const uint64_t e = __ldcg(&listed[i]);
-            if ((e & mask) == prefix) {
-                atomicAdd(&sm.bins[e >> shift & 0xFF], 1u);
-            }
-        }
-        __syncthreads();
-        threshold_bin<kSelectThreads>(sm, sm.bins, want);
-        want -= sm.chosen[1];
-        prefix |= uint64_t{sm.chosen[0]} << shift;
-        mask |= uint64_t{0xFF} << shift;
-        const bool exact = sm.bins[sm.chosen[0]] == want;
-        __syncthreads();
-        if (exact) {
-            break;
-        }
     }
     if (tid == 0) {
         sm.chosen[3] = n_sure;
     }
-    for (unsigned i = tid; i < n_sure; i += kSelectThreads) {
+    for (unsigned i = tid; i < n_sure; i += kLongThreads) {
         sm.ids[i] = __ldcg(&sure[i]);
     }
     __syncthreads();
+    const unsigned need = bin < 0 ? 0 : K - n_sure;  // at most n_listed, by the choice of the bin
     if (need > 0) {
-        for (unsigned i = tid; i < n_listed; i += kSelectThreads) {
-            const uint64_t e = __ldcg(&listed[i]);
-            if ((e & mask) >= prefix) {
-                const unsigned at = atomicAdd(&sm.chosen[3], 1u);
-                if (at < K) {
-                    sm.ids[at] = static_cast<int>(~static_cast<uint32_t>(e));
-                }
-            }
-        }
+        refine(sm, listed, n_listed, need, sm.ids, &sm.chosen[3], K);
     }
-    __syncthreads();
     const int kept = static_cast<int>(min(sm.chosen[3], K));
-    int padded = 2;
+    int padded = 32;
     while (padded < kept) {
         padded *= 2;
     }
-    for (int i = kept + tid; i < padded; i += kSelectThreads) {
+    for (int i = kept + tid; i < padded; i += kLongThreads) {
         sm.ids[i] = 0x7FFFFFFF;
     }
     __syncthreads();
-    sort_ids(sm.ids, padded);
-    for (int i = tid; i < a.K; i += kSelectThreads) {
+    sort_ids<kLongThreads>(sm.ids, padded);
+    for (int i = tid; i < a.K; i += kLongThreads) {
         a.out[int64_t{t} * a.K + i] = i < kept ? sm.ids[i] : -1;
     }
     if (tid == 0) {
@@ -478,6 +580,7 @@ struct BlockArgs {
 
 // Largest score of every block of a row that needs a choice; grid (spans of 1024 blocks, T).
 __global__ void __launch_bounds__(256) block_max_kernel(const __grid_constant__ BlockArgs a) {
+    start_when_ready();
     const int t = blockIdx.y;
     const Row row = a.row[t];
     int64_t visible = row.slot < 0 ? 0 : visible_rows(row.pos, a.ratio);

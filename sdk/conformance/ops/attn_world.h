@@ -160,7 +160,7 @@ class AttnWorld : public OpTest {
             largest = std::max(largest, std::fabs(x));
         }
         for (size_t i = 0; i < want.size(); ++i) {
-            ASSERT_NEAR(got[at + i], want[i], largest * 0x1p-7 + 1e-30)
+            ASSERT_NEAR(got[at + i], want[i], largest * (0x1p-8 + 0x1p-14) + 1e-30)
                 << what << ", channel " << i;
         }
     }

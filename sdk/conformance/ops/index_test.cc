@@ -169,6 +169,7 @@ class OpsIndex : public OpTest {
     int64_t Hi = 4;
     static constexpr int64_t Di = 128;
     int32_t rows_per_page = 8;
+    bool uneven = false;  // groups of a key differ by up to 2^12, some are zero
 
     std::vector<float> q4u(const std::vector<float>& x) {
         const auto n = static_cast<int64_t>(x.size());
@@ -178,7 +179,22 @@ class OpsIndex : public OpTest {
         return floats(p.values);
     }
     std::vector<float> key(int32_t slot, int32_t g) {
-        return Random(static_cast<uint64_t>(slot) * 77777 + static_cast<uint64_t>(g)).bells(Di);
+        Random random(static_cast<uint64_t>(slot) * 77777 + static_cast<uint64_t>(g));
+        std::vector<float> k = random.bells(Di);
+        if (uneven && g % 3 != 0) {
+            stretch(k, random);
+        }
+        return k;
+    }
+    /// Scales every group of 32 columns by its own power of two.
+    void stretch(std::vector<float>& x, Random& random) {
+        for (size_t from = 0; from < x.size(); from += 32) {
+            const auto by = static_cast<int>(random.below(14));
+            const float scale = by == 13 ? 0.0f : std::ldexp(1.0f, by - 6);
+            for (size_t i = from; i < from + 32; ++i) {
+                x[i] *= scale;
+            }
+        }
     }
     Pages make_keys(int32_t ratio, int32_t slots, int32_t n, RowFormat format = RowFormat::q4u,
                     uint64_t order = 0, int32_t table_factor = 1) {
@@ -283,6 +299,67 @@ TEST_P(OpsIndex, Scores_and_visibility_within_one_call) {
             }
         }
     }
+}
+
+TEST_P(OpsIndex, The_rows_of_a_page_and_the_scales_of_groups_do_not_matter) {
+    // Even and uneven scales take different ways to the same sums where pages hold whole tiles.
+    struct Case {
+        int64_t heads;
+        int32_t n;
+        bool keys, queries;
+    };
+    for (const Case& c :
+         {Case{32, 1, false, false}, Case{32, 6, false, false}, Case{32, 9, true, false},
+          Case{32, 3, false, true}, Case{6, 2, true, true}, Case{64, 5, true, true}}) {
+        Hi = c.heads;
+        uneven = c.keys;
+        const int32_t pos0 = 301;
+        const int32_t stored = pos0 + c.n;
+        const int32_t width = 320;
+        Random random(36);
+        std::vector<float> iq;
+        for (int64_t i = 0; i < c.n * Hi; ++i) {
+            std::vector<float> x = random.bells(Di);
+            if (c.queries && i / Hi != 1) {  // row 1 stays even
+                stretch(x, random);
+            }
+            const auto q = q4u(x);
+            iq.insert(iq.end(), q.begin(), q.end());
+        }
+        IndexScore p;
+        p.iq = bf16({c.n, Hi, Di}, iq);
+        p.w = bf16({c.n, Hi}, random.bells(c.n * Hi));
+        p.w_scale = 1.0f / 64;
+        p.rows = one_segment(1, pos0, c.n);
+        std::vector<uint8_t> first;
+        for (int32_t rows : {8, 32, 64}) {
+            rows_per_page = rows;
+            p.keys = make_keys(1, 2, stored, RowFormat::q4u, static_cast<uint64_t>(rows));
+            fill_keys(p.keys, 1, 0, stored);
+            p.out = filled(DType::f32, {c.n, width}, 0xFF);
+            run(p);
+            if (first.empty()) {
+                first = bytes(p.out);
+            }
+            EXPECT_EQ(bytes(p.out), first) << c.heads << " heads, " << rows << " rows a page";
+        }
+        const std::vector<float> out = floats(p.out);
+        const std::vector<float> w = floats(p.w);
+        for (int32_t t = 0; t < c.n; ++t) {
+            const auto q0 = iq.begin() + static_cast<long>(t * Hi * Di);
+            const std::vector<float> q(q0, q0 + static_cast<long>(Hi * Di));
+            const auto w0 = w.begin() + static_cast<long>(t * Hi);
+            for (int32_t j = 0; j <= pos0 + t; j += 7) {
+                double size = 0;
+                const double want =
+                    score(q, {w0, w0 + static_cast<long>(Hi)}, p.w_scale, q4u(key(1, j)), &size);
+                ASSERT_NEAR(out[static_cast<size_t>(t * (width) + j)], want, size * 0x1p-20)
+                    << c.heads << " heads, row " << t << ", key " << j;
+            }
+        }
+    }
+    uneven = false;
+    rows_per_page = 8;
 }
 
 TEST_P(OpsIndex, Candidates_are_the_rows_own_and_columns_follow_them) {
