@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT
-// Opens shards, checks them against the index, and serves tensors from the mappings.
+// Opens shards, checks them against the index, and serves tensors: views from mappings, copies from
+// the disk.
 #include "host/checkpoint/checkpoint.h"
 
 #include <openssl/evp.h>
 
+#include <atomic>
 #include <filesystem>
 #include <list>
 #include <map>
 #include <memory>
 
+#include "host/checkpoint/direct_file.h"
 #include "host/checkpoint/mapped_file.h"
 #include "host/checkpoint/safetensors.h"
 #include "host/checkpoint/strict_json.h"
 #include "host/checkpoint/synthetic.h"
+#include "host/log/log.h"
 
 namespace tenon {
 namespace {
@@ -23,20 +27,28 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxSmallFile = 64ull << 20;
 constexpr int kMaxDepth = 64;
 
-struct Stored {
-    TensorEntry entry;
-    const MappedFile* file = nullptr;
+/// One file, open twice: for views, and for reads past the page cache.
+struct Shard {
+    MappedFile mapped;
+    std::unique_ptr<DirectFile> direct;
 };
 
-/// Tensors by name over mapped files. Thread-safe: immutable after opening.
+struct Stored {
+    TensorEntry entry;
+    const Shard* shard = nullptr;
+};
+
+/// Tensors by name over files. Thread-safe: immutable after opening.
 class FileWeights final : public Implements<FileWeights, WeightSource> {
   public:
     /// Adds the tensors of one file; with `only`, just those that the index assigns to it.
     Status add(const std::string& path, const std::map<std::string, std::string>* index,
                const std::string& shard) {
-        TENON_ASSIGN(MappedFile file, MappedFile::open(path));
-        files_.push_back(std::move(file));
-        const MappedFile& mapped = files_.back();
+        Shard opened;
+        TENON_ASSIGN(opened.mapped, MappedFile::open(path));
+        TENON_ASSIGN(opened.direct, DirectFile::open(path));
+        files_.push_back(std::move(opened));
+        const MappedFile& mapped = files_.back().mapped;
         TENON_ASSIGN(std::vector<TensorEntry> entries,
                      parse_safetensors(path, Span<const uint8_t>(mapped.data(), mapped.size()),
                                        mapped.size()));
@@ -50,9 +62,9 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
             const auto [it, fresh] = tensors_.try_emplace(e.name);
             if (!fresh) {
                 return error(Code::invalid_argument, "{}: tensor '{}' is in {} too", path, e.name,
-                             it->second.file->path());
+                             it->second.shard->mapped.path());
             }
-            it->second = {std::move(e), &mapped};
+            it->second = {std::move(e), &files_.back()};
         }
         return {};
     }
@@ -73,7 +85,8 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
         }
         // Identity of the bytes without reading hundreds of gigabytes: size and 64 KiB at both
         // ends.
-        for (const MappedFile& f : files_) {
+        for (const Shard& shard : files_) {
+            const MappedFile& f = shard.mapped;
             const uint64_t size = f.size();
             const uint64_t piece = std::min<uint64_t>(size, 65536);
             EVP_DigestUpdate(ctx, &size, sizeof size);
@@ -106,7 +119,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
                 return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
             }
             const TensorEntry& e = it->second.entry;
-            *out = view_of(e, const_cast<uint8_t*>(it->second.file->data() + e.offset));
+            *out = view_of(e, const_cast<uint8_t*>(it->second.shard->mapped.data() + e.offset));
             return {};
         });
     }
@@ -118,7 +131,14 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
             }
             const TensorEntry& e = it->second.entry;
             TENON_TRY(check_range(e, offset, bytes));
-            std::memcpy(dst, it->second.file->data() + e.offset + offset, bytes);
+            DirectFile& file = *it->second.shard->direct;
+            Status status = file.read(e.offset + offset, bytes, dst);
+            if (!file.direct() && !buffered_.exchange(true)) {
+                log_line(LogLevel::warn, "checkpoint",
+                         format("no O_DIRECT file={}: weights are read through the page cache",
+                                it->second.shard->mapped.path()));
+            }
+            TENON_TRY_CTX(std::move(status), "tensor '{}'", name);
             return {};
         });
     }
@@ -126,10 +146,11 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
 
   private:
     static TensorInfo info(const Stored& t, uint64_t index) {
-        return info_of(t.entry, t.file->path(), index);
+        return info_of(t.entry, t.shard->mapped.path(), index);
     }
 
-    std::list<MappedFile> files_;  // a list: addresses stay
+    std::list<Shard> files_;             // a list: addresses stay
+    std::atomic<bool> buffered_{false};  // it has been said that O_DIRECT is refused
     std::map<std::string, Stored, std::less<>> tensors_;
     std::vector<const Stored*> order_;
     std::vector<uint8_t> digest_;

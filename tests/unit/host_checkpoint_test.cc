@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 
 #include "host/checkpoint/checkpoint.h"
+#include "host/checkpoint/direct_file.h"
 #include "host/checkpoint/safetensors.h"
 #include "unit/host_support.h"
 
@@ -250,6 +252,110 @@ TEST(Checkpoint, A_cut_shard_among_whole_ones_is_named) {
     }
     folder.write("model-00002-of-00002.safetensors", second);
     EXPECT_TRUE(open(folder, &c).ok());
+}
+
+/// One tensor of `bytes` bytes from a seed, behind a header whose length nothing aligns.
+std::string file_of_noise(uint64_t bytes, std::string* data) {
+    data->resize(bytes);
+    uint32_t state = 1;
+    for (char& c : *data) {
+        state = state * 1664525u + 1013904223u;
+        c = static_cast<char>(state >> 24);
+    }
+    const std::string size = std::to_string(bytes);
+    return file_of(
+        R"({"t":{"dtype":"U8","shape":[)" + size + R"(],"data_offsets":[0,)" + size + "]}}", *data);
+}
+
+/// Reads of all kinds of ends from a source of `data`, into memory of all alignments.
+void expect_ranges(WeightSource& source, const std::string& data, uint64_t seed) {
+    const uint64_t size = data.size();
+    std::vector<std::pair<uint64_t, uint64_t>> ranges = {
+        {0, size}, {0, 0}, {size, 0}, {0, 1}, {size - 1, 1}, {size - 5000, 5000}, {4095, 2}};
+    for (int i = 0; i < 60; ++i) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const uint64_t first = (seed >> 33) % size;
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const uint64_t most = i % 3 == 0 ? size - first : std::min<uint64_t>(size - first, 9000);
+        ranges.push_back({first, (seed >> 33) % (most + 1)});
+    }
+    TensorInfo info;
+    ASSERT_TRUE(source.find("t", &info).ok());
+    std::vector<char> memory(size + 3 * DirectFile::kBlock);
+    char* blocks = memory.data() + DirectFile::kBlock -
+                   reinterpret_cast<uintptr_t>(memory.data()) % DirectFile::kBlock;
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        const auto [first, bytes] = ranges[i];
+        // Every other one as the file lies, so that blocks go straight into it.
+        char* to = blocks + (i % 2 == 0 ? (info.offset + first) % DirectFile::kBlock : i % 64 + 1);
+        to[-1] = to[bytes] = 0x55;
+        ASSERT_TRUE(source.read("t", first, bytes, to).ok()) << first << " + " << bytes;
+        ASSERT_EQ(std::memcmp(to, data.data() + first, bytes), 0) << first << " + " << bytes;
+        ASSERT_TRUE(to[-1] == 0x55 && to[bytes] == 0x55) << first << " + " << bytes;
+    }
+}
+
+TEST(Checkpoint, Reads_any_range_from_the_disk_as_the_mapping_shows_it) {
+    // The second is no disk: whether it takes O_DIRECT is up to the kernel.
+    for (const std::filesystem::path& where :
+         {std::filesystem::temp_directory_path(), std::filesystem::path("/dev/shm")}) {
+        std::error_code ec;
+        if (!std::filesystem::is_directory(where, ec)) {
+            continue;
+        }
+        testing::TempFolder folder(where);
+        std::string data;
+        folder.write("model.safetensors", file_of_noise(5'000'123, &data));
+        Ref<Checkpoint> c;
+        const Status opened = open(folder, &c);
+        ASSERT_TRUE(opened.ok()) << opened.message().str();
+        TensorView mapped;
+        ASSERT_TRUE(c->weights()->map("t", &mapped).ok());
+        ASSERT_EQ(std::memcmp(mapped.data, data.data(), data.size()), 0);
+
+        std::vector<std::thread> threads;
+        for (uint64_t i = 0; i < 4; ++i) {
+            threads.emplace_back([&, i] { expect_ranges(*c->weights(), data, i); });
+        }
+        for (std::thread& t : threads) {
+            t.join();
+        }
+        EXPECT_EQ(c->weights()->read("t", data.size() - 1, 2, nullptr).code(),
+                  Code::invalid_argument);
+    }
+}
+
+TEST(Checkpoint, A_file_cut_while_in_use_is_an_error_that_names_tensor_and_byte) {
+    testing::TempFolder folder;
+    std::string data;
+    const std::string path = folder.write("model.safetensors", file_of_noise(100'000, &data));
+    Ref<Checkpoint> c;
+    ASSERT_TRUE(open(folder, &c).ok());
+    for (const uint64_t left : {uint64_t{50'000}, uint64_t{8192}}) {
+        std::filesystem::resize_file(path, left);
+        std::vector<char> to(data.size());
+
+        const Status status = c->weights()->read("t", 0, data.size(), to.data());
+
+        EXPECT_EQ(status.code(), Code::io);
+        const std::string text = status.message().str();
+        EXPECT_NE(text.find("tensor 't': " + path), std::string::npos) << text;
+        EXPECT_NE(text.find(format("ends at byte {}, expected", left)), std::string::npos) << text;
+    }
+}
+
+TEST(DirectFile, The_reason_of_a_failed_read_is_told) {
+    // Nothing is mapped at address 0: a read there is an I/O error.
+    Result<std::unique_ptr<DirectFile>> file = DirectFile::open("/proc/self/mem");
+    ASSERT_TRUE(file.ok()) << file.status().message().str();
+    char byte = 0;
+    const Status status = (*file)->read(0, 1, &byte);
+    EXPECT_EQ(status.code(), Code::io);
+    EXPECT_NE(
+        status.message().str().find("/proc/self/mem: cannot be read at byte 0: Input/output error"),
+        std::string::npos)
+        << status.message().str();
+    EXPECT_EQ(DirectFile::open("/gone/file").status().code(), Code::not_found);
 }
 
 TEST(Checkpoint, Small_files_stay_inside_the_folder) {

@@ -13,8 +13,9 @@ namespace tenon::testing {
 /// A folder that goes with the test.
 class TempFolder {
   public:
-    TempFolder() {
-        std::string name = (std::filesystem::temp_directory_path() / "tenon-test-XXXXXX").string();
+    TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
+    explicit TempFolder(const std::filesystem::path& parent) {
+        std::string name = (parent / "tenon-test-XXXXXX").string();
         path_ = ::mkdtemp(name.data());
     }
     ~TempFolder() {
