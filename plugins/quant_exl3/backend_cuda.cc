@@ -50,9 +50,9 @@ PrefillBytes prefill_bytes(const std::vector<Placed>& list, int64_t rows) {
 int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
     int64_t most = 0;
     for (const auto& [w, sliced] : list) {
-        if (rows > cuda::kRowsFused && w.code == cuda::Code::mul1 && !sliced) {
-            most = std::max(
-                most, cuda::staged_set_bytes(std::min<int64_t>(rows, cuda::kMostStagedRows), w.k));
+        const int64_t at_once = std::min<int64_t>(rows, cuda::kMostStagedRows);
+        if (cuda::rotated_first(w.k, at_once) && w.code == cuda::Code::mul1 && !sliced) {
+            most = std::max(most, cuda::staged_set_bytes(at_once, w.k));
         }
     }
     return most * std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
@@ -328,8 +328,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         float* up = nullptr;
         uint16_t* a = nullptr;
         float* down = nullptr;
-        float* rotated = nullptr;  // fused form only
-        unsigned int* arrived = nullptr;
+        cuda::ExpertScratch fused;
         int64_t used = 0;
     };
 
@@ -382,7 +381,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         }
     }
 
-    /// Two launches do for experts whose matrices are all mul1.
+    /// Experts whose matrices are all mul1 share their launches, whatever the rates.
     bool is_fused(int64_t k) const {
         return all_mul1_ &&
                cuda::experts_fit(up_rate_, k_up_, down_rate_, k_down_, static_cast<int>(k));
@@ -446,11 +445,19 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         packed::Arena arena(base);
         Scratch s;
         if (is_fused(k)) {
-            const int64_t entries = std::min<int64_t>(rows, cuda::kExpertTokens) * (k + 1);
-            s.rotated = arena.take<float>(entries * k_down_);
-            s.down = arena.take<float>(entries * packed::round_up(hidden_, cuda::kBlock));
-            s.arrived =
-                arena.take<unsigned int>(packed::round_up(hidden_, cuda::kBlock) / cuda::kBlock);
+            const int64_t tokens = std::min<int64_t>(rows, cuda::kExpertTokens);
+            const int64_t entries = tokens * (k + 1);
+            cuda::ExpertScratch& f = s.fused;
+            f.groups = arena.take<int32_t>(1);
+            f.items = arena.take<cuda::ExpertItem>(3 * cuda::most_groups(tokens, k));
+            f.digits_up = arena.take<uint8_t>(entries * 4 * k_up_);
+            f.digits_down = arena.take<uint8_t>(entries * 2 * k_down_);
+            f.most_up = arena.take<float>(entries * 2);
+            f.total_up = arena.take<int32_t>(entries * 2);
+            f.most_down = arena.take<float>(entries);
+            f.total_down = arena.take<int32_t>(entries);
+            f.sums_up = arena.take<int64_t>(entries * 2 * k_down_);
+            f.sums_down = arena.take<int64_t>(entries * packed::round_up(hidden_, cuda::kBlock));
         } else {
             const int64_t entries = std::min(rows, kChunk) * (k + 1);
             s.gate = arena.take<float>(entries * width_);
@@ -483,10 +490,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         c.round = whole_width_ && !keep_f32_;
         c.x = args.x.data;
         c.x_stride = args.x.stride[0];
-        c.rotated = s.rotated;
-        c.products = s.down;
-        c.product_stride = int64_t{c.blocks_down} * cuda::kBlock;
-        c.arrived = s.arrived;
+        c.scratch = s.fused;
         c.out = args.out.as<float>();
         c.out_stride = args.out.stride[0];
         return cuda::run_experts(c, stream);

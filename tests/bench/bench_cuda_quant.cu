@@ -229,9 +229,17 @@ void experts_line(int count, int k, int rows, int twice_k, int shared_twice_k, d
     auto* x = device_array<uint16_t>(int64_t{rows} * kHidden, &values);
     auto* out = device_array<float>(int64_t{rows} * kHidden);
     const int64_t entries = int64_t{kExpertTokens} * (k + 1);
-    auto* rotated = device_array<float>(entries * kWidth);
-    auto* products = device_array<float>(entries * kHidden);
-    auto* arrived = device_array<unsigned int>(kHidden / kBlock);
+    ExpertScratch scratch;
+    scratch.groups = device_array<int32_t>(1);
+    scratch.items = device_array<ExpertItem>(3 * most_groups(kExpertTokens, k));
+    scratch.digits_up = device_array<uint8_t>(entries * 4 * kHidden);
+    scratch.digits_down = device_array<uint8_t>(entries * 2 * kWidth);
+    scratch.most_up = device_array<float>(entries * 2);
+    scratch.total_up = device_array<int32_t>(entries * 2);
+    scratch.most_down = device_array<float>(entries);
+    scratch.total_down = device_array<int32_t>(entries);
+    scratch.sums_up = device_array<int64_t>(entries * 2 * kWidth);
+    scratch.sums_down = device_array<int64_t>(entries * kHidden);
     const double us = time_graph(32, [&](int i, cudaStream_t stream) {
         for (int row = 0; row < rows; row += kExpertTokens) {
             ExpertStep c;
@@ -250,10 +258,7 @@ void experts_line(int count, int k, int rows, int twice_k, int shared_twice_k, d
             c.limit = 10;
             c.x = x + row * kHidden;
             c.x_stride = kHidden;
-            c.rotated = rotated;
-            c.products = products;
-            c.product_stride = kHidden;
-            c.arrived = arrived;
+            c.scratch = scratch;
             c.out = out + row * kHidden;
             c.out_stride = kHidden;
             must(run_experts(c, stream));
@@ -272,7 +277,11 @@ void experts_line(int count, int k, int rows, int twice_k, int shared_twice_k, d
     for (void* p :
          {static_cast<void*>(scales), static_cast<void*>(tables), static_cast<void*>(device_ids),
           static_cast<void*>(weights), static_cast<void*>(x), static_cast<void*>(out),
-          static_cast<void*>(rotated), static_cast<void*>(products), static_cast<void*>(arrived)}) {
+          static_cast<void*>(scratch.groups), static_cast<void*>(scratch.items),
+          static_cast<void*>(scratch.digits_up), static_cast<void*>(scratch.digits_down),
+          static_cast<void*>(scratch.most_up), static_cast<void*>(scratch.total_up),
+          static_cast<void*>(scratch.most_down), static_cast<void*>(scratch.total_down),
+          static_cast<void*>(scratch.sums_up), static_cast<void*>(scratch.sums_down)}) {
         must(cudaFree(p));
     }
 }

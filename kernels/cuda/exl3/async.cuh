@@ -91,31 +91,22 @@ __device__ __forceinline__ void store_cluster(float* to, int rank, int blocks, f
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
 }
 
-__device__ __forceinline__ void store_cluster(long long* to, int rank, int blocks,
-                                              long long value) {
-    if (blocks == 1) {
-        *to = value;
-        return;
-    }
+/// Adds to a value of block `rank`; nothing is returned, so order shows only in inexact sums.
+__device__ __forceinline__ void add_cluster(long long* to, int rank, long long value) {
     uint32_t remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(remote)
                  : "r"(shared_address(to)), "r"(rank));
-    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(remote), "l"(value) : "memory");
-}
-/// Atomic maximum at the place of `to` in block `rank`.
-__device__ __forceinline__ void max_cluster(unsigned int* to, int rank, int blocks,
-                                            unsigned int value) {
-    if (blocks == 1) {
-        atomicMax(to, value);
-        return;
-    }
-    uint32_t remote;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(remote)
-                 : "r"(shared_address(to)), "r"(rank));
-    asm volatile("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;" ::"r"(remote), "r"(value)
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u64 [%0], %1;" ::"r"(remote), "l"(value)
                  : "memory");
+}
+
+/// True in one lane of a whole warp, in a form that the compiler knows to be that.
+__device__ __forceinline__ bool elect_lane() {
+    uint32_t elected;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xFFFFFFFF;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+                 : "=r"(elected));
+    return elected != 0;
 }
 
 /// Dependent launch: everything before this call may overlap the previous kernel of the stream.

@@ -19,8 +19,8 @@ TENON_HD constexpr int run_registers(int twice_k) {
     return 1 + (twice_k + 1) / 2;
 }
 
-/// The low half of a register. Shifts and masks share one pipe, products the other, so half of the
-/// masks are written as a product.
+/// A half of a register. Shifts and masks share one pipe, products the other, so part of the halves
+/// are taken by a product.
 template <bool kByProduct>
 __device__ __forceinline__ uint32_t low_half(uint32_t v) {
     if constexpr (kByProduct) {
@@ -29,24 +29,99 @@ __device__ __forceinline__ uint32_t low_half(uint32_t v) {
         return v & 0xFFFFu;
     }
 }
+template <bool kByProduct>
+__device__ __forceinline__ uint32_t high_half(uint32_t v) {
+    if constexpr (kByProduct) {
+        return __dp2a_lo(v, 0x100u, 0u);
+    } else {
+        return v >> 16;
+    }
+}
+
+/// How the window of a position is cut out: `bits` = shift % 8 of word `word` (and the one before)
+/// make a copy in which it starts `bytes` bytes from the right.
+struct WindowPlace {
+    int word, shift, bits, bytes;
+    bool shares_copy;  ///< another window of the lane's step uses the same copy
+};
+template <int kTwiceK>
+TENON_HD constexpr WindowPlace window_place(int q) {
+    const auto place = [](int p) {
+        const int end = run_end(kTwiceK, p);
+        const int shift = (32 - end % 32) % 32;
+        return WindowPlace{(end - 1) / 32, shift, shift % 8, shift / 8, false};
+    };
+    WindowPlace w = place(q);
+    for (int p = q % 4; p < 32; p += 4) {
+        const WindowPlace other = place(p);
+        if (p != q && other.word == w.word && other.bits == w.bits && other.bytes < 3) {
+            w.shares_copy = true;
+        }
+    }
+    return w;
+}
+
+enum class Cut { low, high, middle, shifted };  ///< of a copy; `shifted`: of a copy of its own
+template <int kTwiceK>
+TENON_HD constexpr Cut window_cut(int q) {
+    const WindowPlace w = window_place<kTwiceK>(q);
+    if (w.bytes == 3 || (w.bits != 0 && !w.shares_copy)) {
+        return Cut::shifted;
+    }
+    return w.bytes == 0 ? Cut::low : (w.bytes == 1 ? Cut::middle : Cut::high);
+}
+
+/// Whether the half of a window is taken by a product: as many as balance the two pipes, spread
+/// evenly. Measured: neither fewer nor more are faster.
+template <int kTwiceK>
+TENON_HD constexpr bool window_by_product(int q) {
+    int shifts = 6;  // the lane's share of other work on that pipe
+    int halves = 0;
+    int before = 0;
+    bool copied[8][16] = {};
+    for (int p = 0; p < 32; ++p) {
+        const WindowPlace w = window_place<kTwiceK>(p);
+        const Cut cut = window_cut<kTwiceK>(p);
+        if (cut == Cut::shifted) {
+            ++shifts;
+        } else if (w.bits != 0 && !copied[w.bits][w.word]) {
+            copied[w.bits][w.word] = true;
+            ++shifts;
+        }
+        if (cut == Cut::middle) {
+            ++shifts;
+        } else {
+            before += p < q ? 1 : 0;
+            ++halves;
+        }
+    }
+    int plain = (32 + halves - shifts) / 2;  // 32 products make the weights
+    plain = plain < 0 ? 0 : (plain > halves ? halves : plain);
+    const int products = halves - plain;
+    return (before + 1) * products / halves != before * products / halves;
+}
 
 /// State of position kQ of a run: 16 bits that end at run_end, first bit most significant.
 template <int kTwiceK, int kQ>
 __device__ __forceinline__ uint32_t window(const uint32_t (&run)[run_registers(kTwiceK)]) {
-    constexpr int kEnd = run_end(kTwiceK, kQ);
-    constexpr int kWord = (kEnd - 1) / 32;
-    constexpr int kShift = (32 - kEnd % 32) % 32;
-    constexpr bool kByProduct = (kQ & 1) != 0;
-    if constexpr (kShift == 0) {
-        return low_half<kByProduct>(run[1 + kWord]);
-    } else if constexpr (kShift == 16) {
-        return run[1 + kWord] >> 16;
-    } else if constexpr (kShift == 8) {
-        return __byte_perm(run[1 + kWord], 0, 0x4421);
-    } else if constexpr (kShift < 16) {
-        return low_half<kByProduct>(run[1 + kWord] >> kShift);
+    constexpr WindowPlace w = window_place<kTwiceK>(kQ);
+    constexpr Cut kCut = window_cut<kTwiceK>(kQ);
+    constexpr bool kByProduct = window_by_product<kTwiceK>(kQ);
+    if constexpr (kCut == Cut::shifted) {
+        return low_half<kByProduct>(w.shift < 16
+                                        ? run[1 + w.word] >> w.shift
+                                        : __funnelshift_r(run[1 + w.word], run[w.word], w.shift));
     } else {
-        return low_half<kByProduct>(__funnelshift_r(run[1 + kWord], run[kWord], kShift));
+        // Equal copies of a step are one instruction.
+        const uint32_t copy =
+            w.bits == 0 ? run[1 + w.word] : __funnelshift_r(run[1 + w.word], run[w.word], w.bits);
+        if constexpr (kCut == Cut::low) {
+            return low_half<kByProduct>(copy);
+        } else if constexpr (kCut == Cut::high) {
+            return high_half<kByProduct>(copy);
+        } else {
+            return __byte_perm(copy, 0, 0x4421);
+        }
     }
 }
 

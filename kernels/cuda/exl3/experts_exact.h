@@ -1,13 +1,40 @@
 // SPDX-License-Identifier: MIT
-// Experts of codebook mul1 in two launches.
+// Experts of codebook mul1.
 #pragma once
 
 #include "api.h"
 
 namespace tenon::exl3::cuda {
 
-constexpr int kExpertTokens = 4;  ///< of one call
-constexpr int kMostSlots = 16;    ///< experts of a token
+constexpr int kExpertTokens = 16;  ///< of one call
+constexpr int kMostSlots = 16;     ///< experts of a token
+constexpr int kGroupRows = 4;      ///< rows for which a weight is decoded once
+
+/// One projection of an expert and up to kGroupRows rows that chose it.
+struct ExpertItem {
+    const uint32_t* words;
+    int32_t twice_k, rows;
+    int32_t entry[kGroupRows];
+};
+
+/// Device memory of one call, in any state before it. Entry = row * (k + 1) + slot.
+struct ExpertScratch {
+    int32_t* groups = nullptr;       ///< [1]
+    ExpertItem* items = nullptr;     ///< [most_groups][3]: gate, up, down
+    uint8_t* digits_up = nullptr;    ///< [entries][2][2 k_up] fixed-point inputs of gate and up
+    uint8_t* digits_down = nullptr;  ///< [entries][2 k_down]
+    float* most_up = nullptr;        ///< [entries][2] largest magnitude
+    int32_t* total_up = nullptr;     ///< [entries][2] sum of fixed-point values
+    float* most_down = nullptr;      ///< [entries]
+    int32_t* total_down = nullptr;   ///< [entries]
+    int64_t* sums_up = nullptr;      ///< [entries][2][k_down] exact products
+    int64_t* sums_down = nullptr;    ///< [entries][128 blocks_down]
+};
+
+/// Groups that `rows` tokens of `k` slots can make, the shared expert's included.
+constexpr int64_t most_groups(int64_t rows, int64_t k) {
+    return rows * k + (rows + kGroupRows - 1) / kGroupRows;
+}
 
 /// Tables have experts + 1 entries, the last is the shared expert; `words` is null where this rank
 /// holds none. All matrices are mul1; gate and up share k and n, all rates may differ.
@@ -28,15 +55,12 @@ struct ExpertStep {
     bool round = true;
     const void* x = nullptr;  ///< bf16
     int64_t x_stride = 0;
-    float* rotated = nullptr;         ///< scratch [rows * (k + 1), k_down]
-    float* products = nullptr;        ///< scratch [rows * (k + 1), product_stride]
-    int64_t product_stride = 0;       ///< 128 blocks_down
-    unsigned int* arrived = nullptr;  ///< scratch [blocks_down]
+    ExpertScratch scratch;
     float* out = nullptr;
     int64_t out_stride = 0;
 };
 
-/// Whether shared memory suffices.
+/// Whether shared memory and the integers suffice.
 bool experts_fit(int twice_k_up, int k_up, int twice_k_down, int k_down, int k);
 
 cudaError_t run_experts(const ExpertStep& call, cudaStream_t stream);

@@ -2,6 +2,7 @@
 // Launches one instance of the linear kernel.
 #pragma once
 
+#include "device_state.h"
 #include "linear.cuh"
 #include "linear.h"
 
@@ -12,10 +13,10 @@ cudaError_t launch_instance(const LinearCall& call, int row0, int rows, int slic
                             cudaStream_t stream) {
     auto* kernel = &linear_kernel<kTwiceK, kCode, kBlocks>;
     const int limit = shared_most();
-    static const cudaError_t allowed =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
-    if (allowed != cudaSuccess) {
-        return allowed;
+    static DeviceFlags allowed;
+    const cudaError_t status = allow_shared(&allowed, reinterpret_cast<const void*>(kernel), limit);
+    if (status != cudaSuccess) {
+        return status;
     }
     const int stages = stages_that_fit(kCode, kTwiceK, rows, slice, limit);
     cudaLaunchConfig_t config = {};

@@ -4,43 +4,56 @@
 
 #include <algorithm>
 
+#include "device_state.h"
 #include "dispatch.cuh"
+#include "exact.cuh"
 #include "smem.h"
 
 namespace tenon::exl3::cuda {
 
+int shared_most() {
+    return std::min(kSharedMost, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+}
+
 namespace {
 
-int attribute(cudaDeviceAttr which) {
-    int device = 0;
-    int value = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&value, which, device) == cudaSuccess;
-    return known ? value : 0;
+// Rows of a launch of the exact kernel for which some plan fits: devices with less shared memory
+// than an H200 take long inputs in smaller passes.
+int exact_rows(const LinearCall& call) {
+    const int limit = shared_most();
+    for (const int rows : {kRowsExact, kRowsExact / 2}) {
+        ExactPlan p;
+        p.cluster = std::min(kMostCluster, call.k / kBlock);
+        p.each = 2;
+        p.stages = 1;
+        p.rotated = rotated_first(call.k, rows);
+        const int n_blocks = rows / kRowsFused;
+        if (exact_layout(call.twice_k, n_blocks, rows, call.k, p).total <= limit) {
+            return rows;
+        }
+    }
+    return kRowsFused;
 }
 
 }  // namespace
-
-int shared_most() {
-    return std::min(kSharedMost, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-}
 
 cudaError_t linear(const LinearCall& call, cudaStream_t stream) {
     if (call.rows <= 0 || (call.job_count == 0 && call.experts.blocks == 0)) {
         return cudaSuccess;
     }
-    const bool exact = call.code == Code::mul1 && call.job_count > 0 && !call.sliced;
+    const bool exact =
+        call.code == Code::mul1 && call.job_count > 0 && !call.sliced && call.k <= kMostExactK;
     int64_t slice = 0;
     for (int s = 0; s < call.slices; ++s) {
         slice = std::max(
             slice, slice_begin(call.k, call.slices, s + 1) - slice_begin(call.k, call.slices, s));
     }
     int most = exact
-                   ? kRowsExact
+                   ? exact_rows(call)
                    : rows_that_fit(call.code, call.twice_k, static_cast<int>(slice), shared_most());
     if (!exact && call.job_count > 0 &&
         call.jobs[call.job_count - 1].block_end * call.slices >
-            attribute(cudaDevAttrMultiProcessorCount)) {
+            device_attribute(cudaDevAttrMultiProcessorCount)) {
         // Sixteen rows leave room for one block a multiprocessor: two passes are faster then.
         most = std::min(most, kMaxRows / 2);
     }
@@ -54,7 +67,7 @@ cudaError_t linear(const LinearCall& call, cudaStream_t stream) {
         const int rows = std::min(most, all - row0);
         const bool known = dispatch(call.twice_k, call.code, [&](auto rate, auto) {
             constexpr int kRate = decltype(rate)::value;
-            if (exact && rows > kRowsFused) {
+            if (exact && rotated_first(call.k, rows)) {
                 status = rotate_rows(call, row0, rows, stream);
                 if (status != cudaSuccess) {
                     return;

@@ -20,8 +20,8 @@ int shared_most();
 /// Rotates rows [row0, row0 + rows) of all jobs into call.scratch, 1 to 16 of them.
 cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t stream);
 
-/// Rows [row0, row0 + rows) of mul1 jobs, 1 to 16 of them, by the exact kernel. More than four must
-/// have been rotated.
+/// Rows [row0, row0 + rows) of mul1 jobs, 1 to 16 of them, by the exact kernel. Those of which
+/// rotated_first says so must have been rotated.
 template <int kTwiceK>
 cudaError_t launch_exact(const LinearCall& call, int row0, int rows, cudaStream_t stream);
 

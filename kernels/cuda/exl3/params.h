@@ -57,8 +57,8 @@ struct ExpertCall {
     int32_t blocks = 0;  ///< n / 128
 };
 
-/// Rotated rows of one launch in device memory, for more than four rows of mul1 jobs: one set a
-/// job.
+/// Rotated rows of one launch in device memory, for mul1 jobs where rotated_first says so: one set
+/// a job.
 struct StagedSet {
     uint8_t* digits = nullptr;  ///< [n8 blocks][k / 16][8 columns][16]
     float* most = nullptr;      ///< [16] largest magnitude, by row
@@ -83,7 +83,7 @@ struct LinearCall {
     int32_t job_count = 0;  ///< 0: `experts` describes the products
     bool sliced = false;    ///< mul1 jobs take the kernel of slices, which needs no scratch
     Job jobs[kMaxJobs];
-    void* scratch = nullptr;  ///< job_count sets of min(rows, 16) rows, if rows > 4 and mul1
+    void* scratch = nullptr;  ///< job_count sets of min(rows, 16) rows, if rotated_first and mul1
     ExpertCall experts;
 };
 

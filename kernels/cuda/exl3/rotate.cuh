@@ -59,10 +59,11 @@ __device__ __forceinline__ void load_x4(const void* x, Element element, int64_t 
 __device__ __forceinline__ void scale_by(uint2 raw, float (&v)[4]) {
     const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
     const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&raw.y));
-    v[0] *= a.x;
-    v[1] *= a.y;
-    v[2] *= b.x;
-    v[3] *= b.y;
+    // Never fused with the sums that follow: bits must not depend on where this is inlined.
+    v[0] = __fmul_rn(v[0], a.x);
+    v[1] = __fmul_rn(v[1], a.y);
+    v[2] = __fmul_rn(v[2], b.x);
+    v[3] = __fmul_rn(v[3], b.y);
 }
 __device__ __forceinline__ void scale_by(const uint16_t* scales, float (&v)[4]) {
     scale_by(*reinterpret_cast<const uint2*>(scales), v);

@@ -12,12 +12,11 @@ namespace {
 __global__ void __launch_bounds__(kExactThreads)
     rotate_rows_kernel(const __grid_constant__ LinearCall call, int row0) {
     __shared__ unsigned int shared_most;
-    const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int row = blockIdx.x;
+    const int row = static_cast<int>(blockIdx.x);
     const Job& job = call.jobs[blockIdx.y];
-    const StagedSet set =
-        staged_set(call.scratch, blockIdx.y, min(call.rows, kMostStagedRows), call.k);
+    const StagedSet set = staged_set(call.scratch, static_cast<int>(blockIdx.y),
+                                     min(call.rows, kMostStagedRows), call.k);
     const int blocks = call.k / kBlock;
     if (threadIdx.x == 0) {
         shared_most = 0;
@@ -25,38 +24,50 @@ __global__ void __launch_bounds__(kExactThreads)
     __syncthreads();
     wait_for_previous_kernel();
     let_next_kernel_start();
-    const auto load = [&](int block, float(&v)[4]) {
-        const int at = block * kBlock + 4 * lane;
-        load_x4(job.x, call.x_element, (row0 + row) * job.x_stride + at, call.in - at, v);
-        scale_by(job.suh + at, v);
-        rotate128(v, lane);
-    };
-    for (int block = warp; block < blocks; block += kExactWarps) {
-        float v[4];
-        load(block, v);
-        const unsigned int most = largest(v);
-        if (lane == 0) {
+    const auto rotate = [&](int block, float(&v)[16]) {
+        const int at = block * kBlock + 16 * (lane % 8);
+        if (block < blocks) {
+            load_x16(job.x, call.x_element, (row0 + row) * job.x_stride + at, call.in - at, v);
+            scale16(job.suh + at, v);
+        }
+        rotate_eighth(v, lane);
+        const unsigned int most = largest16(v);
+        if (block < blocks && lane % 8 == 0) {
             atomicMax(&shared_most, most);
         }
+    };
+    const auto put = [&](int block, const float(&v)[16]) {
+        uint4 high, low;
+        const int sum = sum_of_eight(digits16(v, __uint_as_float(shared_most), &high, &low));
+        if (block < blocks) {
+            const int at = block * kBlock + 16 * (lane % 8);
+            uint8_t* tile = set.digits + (int64_t{row / 4} * call.k + at) * 8 + 2 * (row % 4) * 16;
+            *reinterpret_cast<uint4*>(tile) = high;
+            *reinterpret_cast<uint4*>(tile + 16) = low;
+            if (lane % 8 == 0) {
+                set.sums[row * blocks + block] = sum;
+            }
+        }
+    };
+    constexpr int kTurn = 4 * kExactWarps;  // blocks of 128 channels at a time
+    const int first = static_cast<int>(threadIdx.x) / 8;
+    float held[16] = {};
+    rotate(first, held);
+#pragma unroll 1
+    for (int block = first + kTurn; block - first < blocks; block += kTurn) {
+        float v[16] = {};
+        rotate(block, v);
     }
     __syncthreads();
-    const float most = __uint_as_float(shared_most);
     if (threadIdx.x == 0) {
-        set.most[row] = most;
+        set.most[row] = __uint_as_float(shared_most);
     }
-    for (int block = warp; block < blocks; block += kExactWarps) {
-        float v[4];
-        load(block, v);
-        uint32_t high = 0, low = 0;
-        const int sum = __reduce_add_sync(0xFFFFFFFFu, digits_of(v, most, &high, &low));
-        const int at = block * kBlock + 4 * lane;
-        uint8_t* tile =
-            set.digits + (int64_t{row / 4} * call.k + at) / 16 * 128 + 2 * (row % 4) * 16 + at % 16;
-        *reinterpret_cast<uint32_t*>(tile) = high;
-        *reinterpret_cast<uint32_t*>(tile + 16) = low;
-        if (lane == 0) {
-            set.sums[row * blocks + block] = sum;
-        }
+    put(first, held);
+#pragma unroll 1
+    for (int block = first + kTurn; block - first < blocks; block += kTurn) {
+        float v[16] = {};
+        rotate(block, v);  // the maximum stays what it is
+        put(block, v);
     }
 }
 
