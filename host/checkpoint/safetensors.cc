@@ -13,7 +13,7 @@ namespace tenon {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // what the format's own library accepts
-constexpr int kMaxDepth = 4;                  // {name: {shape: [...]}} needs three
+constexpr int kMaxHeaderDepth = 4;            // {name: {shape: [...]}} needs three
 
 using Json = nlohmann::json;  // sorted: the ordered form looks keys up one by one
 
@@ -144,7 +144,7 @@ Result<std::vector<TensorEntry>> parse_safetensors(const std::string& path,
                      path, length, file_bytes, kMaxHeader);
     }
     const std::string_view text(reinterpret_cast<const char*>(head.data) + 8, length);
-    TENON_ASSIGN(const Json json, parse_strict_json(path + ": its header", text, kMaxDepth));
+    TENON_ASSIGN(const Json json, parse_strict_json(path + ": its header", text, kMaxHeaderDepth));
     if (!json.is_object()) {
         return error(Code::invalid_argument, "{}: its header is not a JSON object", path);
     }

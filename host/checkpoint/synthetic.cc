@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 constexpr uint64_t kBlock = 16ull << 20;
 constexpr uint64_t kMaxTensors = 4'000'000;
 constexpr uint64_t kMaxBytes = 1ull << 40;
-constexpr int kMaxDepth = 4;
+constexpr int kMaxJsonDepth = 4;
 
 enum class FillKind { bits, normal, signs, value };
 struct Fill {
@@ -237,7 +237,7 @@ class SyntheticWeights final : public Implements<SyntheticWeights, WeightSource>
         path_ = path;
         TENON_ASSIGN(MappedFile file, MappedFile::open(path));
         const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-        TENON_ASSIGN(const Json json, parse_strict_json(path + ":", text, kMaxDepth));
+        TENON_ASSIGN(const Json json, parse_strict_json(path + ":", text, kMaxJsonDepth));
         if (!json.is_object() || !json.contains("tensors") || !json["tensors"].is_array()) {
             return error(Code::invalid_argument, "{}: has no array 'tensors'", path);
         }

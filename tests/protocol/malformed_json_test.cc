@@ -6,7 +6,7 @@ namespace tenon::testing {
 
 namespace {
 
-struct Case {
+struct BodyCase {
     const char* name;
     std::string body;
     int status;
@@ -14,7 +14,7 @@ struct Case {
     const char* says;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const BodyCase& c) {
     return out << c.name;
 }
 
@@ -28,7 +28,7 @@ std::string nested(int depth) {
                 std::string(static_cast<size_t>(depth), ']'));
 }
 
-std::vector<Case> chat_cases() {
+std::vector<BodyCase> chat_cases() {
     return {
         {"empty_text", " ", 400, "", "not valid JSON"},
         {"cut", R"({"messages":[{"role")", 400, "", "not valid JSON"},
@@ -128,7 +128,7 @@ std::vector<Case> chat_cases() {
     };
 }
 
-std::vector<Case> completion_cases() {
+std::vector<BodyCase> completion_cases() {
     return {
         {"prompt_missing", "{}", 400, "prompt", "missing"},
         {"prompt_number", R"({"prompt":7})", 400, "prompt", "a string or a list"},
@@ -149,7 +149,7 @@ std::vector<Case> completion_cases() {
     };
 }
 
-void expect_refused(const char* path, const Case& c) {
+void expect_refused(const char* path, const BodyCase& c) {
     FrontendRig rig;
 
     const RawResponse r = ask_once(rig.port, post(path, c.body));
@@ -163,14 +163,14 @@ void expect_refused(const char* path, const Case& c) {
     EXPECT_EQ(r.fields.at("connection"), "keep-alive");
 }
 
-class MalformedChat : public ::testing::TestWithParam<Case> {};
+class MalformedChat : public ::testing::TestWithParam<BodyCase> {};
 TEST_P(MalformedChat, Is_refused_naming_the_field) {
     expect_refused("/v1/chat/completions", GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Cases, MalformedChat, ::testing::ValuesIn(chat_cases()),
                          [](const auto& param) { return std::string(param.param.name); });
 
-class MalformedCompletion : public ::testing::TestWithParam<Case> {};
+class MalformedCompletion : public ::testing::TestWithParam<BodyCase> {};
 TEST_P(MalformedCompletion, Is_refused_naming_the_field) {
     expect_refused("/v1/completions", GetParam());
 }

@@ -258,8 +258,8 @@ TEST(EnginePages, With_a_pool_of_one_context_every_reply_ends_whatever_comes) {
         std::vector<engine::Request*> requests;
         std::vector<int32_t> shared = growing(rng, 150, 1).prompt;
         int64_t rounds = 0, last_end = 0, ended = 0;
-        while (asks.size() < 60 || bench.core->active().load() > 0) {
-            if (asks.size() < 60 && bench.core->active().load() < 16 && rng() % 3 == 0) {
+        while (asks.size() < 35 || bench.core->active().load() > 0) {
+            if (asks.size() < 35 && bench.core->active().load() < 16 && rng() % 3 == 0) {
                 // Some fill the context to its last position.
                 const int64_t prompt = 1 + static_cast<int64_t>(rng() % 480);
                 const int64_t room = options.context - prompt;
