@@ -3,10 +3,28 @@
 #include "model.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 
 #include "memory_plan.h"
 
 namespace tenon::dsv41 {
+
+namespace {
+
+void log_weights(Host& host, const WeightLoader& loader, std::chrono::nanoseconds took) {
+    int64_t bytes = 0;
+    for (const auto& [tag, count] : loader.bytes()) {
+        bytes += count;
+    }
+    const double seconds = std::chrono::duration<double>(took).count();
+    const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+    host.log(LogLevel::info, "dsv41",
+             format("weights loaded bytes={} ms={} gb_per_s={}", bytes,
+                    static_cast<int64_t>(seconds * 1e3), std::round(rate * 100) / 100));
+}
+
+}  // namespace
 
 Dsv41Model::Dsv41Model(const ModelServices& services, ModelParts parts)
     : parts_(std::move(parts)),
@@ -79,9 +97,11 @@ Status Dsv41Model::init(const ModelServices& services) {
 
     WeightLoader loader(*services.weights, services.formats, device_, stream_.get(),
                         parts_.ranks.rank, parts_.ranks.world);
+    const auto began = std::chrono::steady_clock::now();
     Status loaded = load_weights(c, parts_.ranks, parts_.with_drafts, loader, &weights_);
     plain_buffers_ = loader.take_buffers();
     TENON_TRY(std::move(loaded));
+    log_weights(*host_, loader, std::chrono::steady_clock::now() - began);
 
     TENON_TRY(
         state_.allocate(c, parts_.shape, parts_.with_drafts, parts_.ranks.rank == 0, *device_));

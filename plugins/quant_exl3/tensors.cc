@@ -212,6 +212,7 @@ Status read_tensors(WeightSource& source, const std::string& base, Want want, Te
     }
     Tensors t;
     t.base = base;
+    t.source = &source;
     if (has(source, base + ".scale")) {
         return error(
             Code::invalid_argument,

@@ -14,6 +14,7 @@ namespace tenon::exl3 {
 /// One stored matrix, checked. Views live as long as the weight source.
 struct Tensors {
     std::string base;
+    WeightSource* source = nullptr;  ///< of `base`.trellis
     int twice_k = 0;
     Codebook codebook = Codebook::inst3;
     int64_t k = 0;                     ///< stored input channels, a multiple of 128

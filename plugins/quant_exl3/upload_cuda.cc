@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Upload of EXL3 parts: raw tiles through a staging buffer, then a reordering kernel.
+// Upload of EXL3 parts: raw tiles from the checkpoint's files through a pipe into a staging buffer,
+// then a reordering kernel.
 #include "upload_cuda.h"
 
 #include <algorithm>
+#include <list>
 
+#include "plugins/quant_common/weight_pipe.h"
 #include "tenon/numeric.h"
 
 namespace tenon::exl3 {
@@ -28,12 +31,38 @@ cuda::Code code_of(Codebook codebook) {
     return cuda::Code::mul1;
 }
 
-/// Copies of one load, in order on a stream of its own.
+/// The rows of tiles of a part, dense in `staging`.
+quant::PipeJob words_of(const Part& part, void* staging) {
+    const Tensors& t = *part.tensors;
+    const int64_t tile = 2 * tile_words(t.twice_k);
+    quant::PipeJob job;
+    job.source = t.source;
+    job.tensor = t.base + ".trellis";
+    job.pitch = t.n / kTile * tile;
+    job.offset = part.k0 / kTile * job.pitch + part.n0 / kTile * tile;
+    job.rows = part.k / kTile;
+    job.row_bytes = part.n / kTile * tile;
+    job.to = staging;
+    return job;
+}
+
+/// Copies of one load, in order on a stream of its own. Until that has been waited for, the parts
+/// and this object must live.
 class Uploader {
   public:
-    Uploader(Device& device, Stream& stream, TensorView staging)
-        : device_(device), stream_(stream), staging_(staging) {}
+    Uploader(Device& device, Stream& stream, void* staging)
+        : device_(device), stream_(stream), staging_(staging), pipe_(device, stream) {}
 
+    Status start(const std::vector<const Part*>& parts) {
+        for (const Part* p : parts) {
+            if (p != nullptr) {
+                TENON_TRY(pipe_.add(words_of(*p, staging_)));
+            }
+        }
+        return pipe_.start();
+    }
+
+    /// The next of the parts.
     Status part(const Part& p, uint8_t* at, cuda::Weight* out) {
         const Tensors& t = *p.tensors;
         cuda::Weight w;
@@ -57,7 +86,7 @@ class Uploader {
             TENON_TRY(copy(t.bias.data() + p.n0, at, 4 * p.n));
         }
         *out = w;
-        return device_.synchronize(stream_);  // the sources above are temporary
+        return {};
     }
 
   private:
@@ -68,32 +97,27 @@ class Uploader {
 
     // Scales are halves in the checkpoint, so nothing is lost.
     Status halves(const std::vector<float>& values, int64_t first, int64_t count, void* to) {
-        std::vector<uint16_t> bits(static_cast<size_t>(count));
+        std::vector<uint16_t>& bits = halves_.emplace_back(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) {
             bits[static_cast<size_t>(i)] = f32_to_f16(values[static_cast<size_t>(first + i)]);
         }
-        TENON_TRY(copy(bits.data(), to, 2 * count));
-        return device_.synchronize(stream_);
+        return copy(bits.data(), to, 2 * count);
     }
 
+    // The stream orders a part's kernel before the next part's copy into the staging buffer.
     Status words(const Part& p, uint32_t* to) {
-        const Tensors& t = *p.tensors;
-        const int64_t tile = 2 * tile_words(t.twice_k);
-        const int64_t row = t.n / kTile * tile;
-        TensorView from = make_view(t.trellis + p.k0 / kTile * row + p.n0 / kTile * tile, DType::u8,
-                                    {p.k / kTile, p.n / kTile * tile});
-        from.stride[0] = row;
-        TENON_TRY(device_.copy(
-            make_view(staging_.data, DType::u8, {from.shape[0], from.shape[1]}, Place::device),
-            from, stream_));
-        return gpu_status(cuda::repack(staging_.as<uint16_t>(), to, p.k, p.n, t.twice_k,
-                                       static_cast<cudaStream_t>(stream_.native())),
-                          p.tensors->base);
+        TENON_TRY(pipe_.next());
+        return gpu_status(
+            cuda::repack(static_cast<const uint16_t*>(staging_), to, p.k, p.n, p.tensors->twice_k,
+                         static_cast<cudaStream_t>(stream_.native())),
+            p.tensors->base);
     }
 
     Device& device_;
     Stream& stream_;
-    TensorView staging_;
+    void* staging_;
+    std::list<std::vector<uint16_t>> halves_;  // being copied
+    quant::WeightPipe pipe_;
 };
 
 }  // namespace
@@ -125,15 +149,18 @@ Status GpuParts::load(Device& device, const std::string& name,
         TENON_TRY_CTX(
             device.allocate({.bytes = staging_bytes, .tag = "weight staging"}, staging.out()), "{}",
             name);
-        Uploader uploader(device, *stream,
-                          make_view(staging->data(), DType::u8, {staging_bytes}, Place::device));
+        Uploader uploader(device, *stream, staging->data());
+        Status status = uploader.start(parts);
         auto* at = static_cast<uint8_t*>(loaded.buffer_->data());
-        for (size_t i = 0; i < parts.size(); ++i) {
+        for (size_t i = 0; i < parts.size() && status.ok(); ++i) {
             if (parts[i] != nullptr) {
-                TENON_TRY(uploader.part(*parts[i], at, &loaded.weights_[i]));
+                status = uploader.part(*parts[i], at, &loaded.weights_[i]);
                 at += gpu_bytes(*parts[i]);
             }
         }
+        Status waited = device.synchronize(*stream);  // after an error too: all of it goes
+        TENON_TRY_CTX(std::move(status), "{}", name);
+        TENON_TRY_CTX(std::move(waited), "{}", name);
     }
     *out = std::move(loaded);
     return {};

@@ -58,6 +58,41 @@ class GpuStream final : public Implements<GpuStream, Stream> {
     cudaStream_t stream_ = nullptr;
 };
 
+/// Pinned host memory.
+class PinnedMemory final : public Implements<PinnedMemory, Buffer> {
+  public:
+    explicit PinnedMemory(int64_t size) : size_(size) {
+        if (cudaMallocHost(&data_, static_cast<size_t>(std::max<int64_t>(size, 1))) !=
+            cudaSuccess) {
+            std::abort();
+        }
+    }
+    PinnedMemory(const PinnedMemory&) = delete;
+    PinnedMemory& operator=(const PinnedMemory&) = delete;
+    ~PinnedMemory() { static_cast<void>(cudaFreeHost(data_)); }
+    void* data() noexcept override { return data_; }
+    int64_t bytes() noexcept override { return size_; }
+    Place place() noexcept override { return Place::pinned; }
+
+  private:
+    void* data_ = nullptr;
+    int64_t size_;
+};
+
+class GpuEvent final : public Implements<GpuEvent, Event> {
+  public:
+    GpuEvent() { static_cast<void>(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+    ~GpuEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+    bool done() noexcept override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+    Status wait(int64_t) noexcept override { return cuda_ok(cudaEventSynchronize(event_)); }
+    Status record(Stream& stream) {
+        return cuda_ok(cudaEventRecord(event_, static_cast<cudaStream_t>(stream.native())));
+    }
+
+  private:
+    cudaEvent_t event_ = nullptr;
+};
+
 /// Memory, streams and copies of GPU 0; what a quantisation format needs.
 class GpuDevice final : public Implements<GpuDevice, Device> {
   public:
@@ -71,12 +106,17 @@ class GpuDevice final : public Implements<GpuDevice, Device> {
         return i;
     }
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override {
-        return guard([&] { *out = new GpuMemory(desc.bytes); });
+        return guard([&] {
+            *out = desc.kind == BufferKind::device ? static_cast<Buffer*>(new GpuMemory(desc.bytes))
+                                                   : new PinnedMemory(desc.bytes);
+        });
     }
     Status create_stream(const StreamDesc&, Stream** out) noexcept override {
         return guard([&] { *out = new GpuStream; });
     }
-    Status create_event(Event**) noexcept override { return error(Code::unsupported, "events"); }
+    Status create_event(Event** out) noexcept override {
+        return guard([&] { *out = new GpuEvent; });
+    }
     Status copy(const TensorView& dst, const TensorView& src, Stream& stream) noexcept override {
         auto* native = static_cast<cudaStream_t>(stream.native());
         if (dst.dense() && src.dense()) {
@@ -100,7 +140,9 @@ class GpuDevice final : public Implements<GpuDevice, Device> {
         return cuda_ok(cudaMemsetAsync(dst.data, 0, static_cast<size_t>(dst.bytes()),
                                        static_cast<cudaStream_t>(stream.native())));
     }
-    Status record(Event&, Stream&) noexcept override { return error(Code::unsupported, "events"); }
+    Status record(Event& event, Stream& stream) noexcept override {
+        return static_cast<GpuEvent&>(event).record(stream);
+    }
     Status wait(Stream&, Event&) noexcept override { return error(Code::unsupported, "events"); }
     Status synchronize(Stream& stream) noexcept override {
         return cuda_ok(cudaStreamSynchronize(static_cast<cudaStream_t>(stream.native())));

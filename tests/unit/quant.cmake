@@ -3,7 +3,7 @@
 if(TARGET tenon_exl3_core)
   tenon_add_test(quant_exl3_test
       SOURCES unit/quant_exl3_codec_test.cc unit/quant_exl3_weight_test.cc
-              unit/quant_exl3_load_test.cc
+              unit/quant_exl3_load_test.cc unit/quant_pipe_test.cc
       LINK    tenon_exl3_core)
 endif()
 if(TARGET tenon_plain_core)
