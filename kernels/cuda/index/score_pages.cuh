@@ -177,6 +177,7 @@ struct PageShared {
     uint64_t full[kWarps][kPageStages];
     const uint8_t* tile[kWarps][kPageStages];  // codes of the keys, or null
     int4 weight[kRowsShared][kBlocks * 16];
+    float4 factor[kRowsShared][kBlocks * 32];  // of the groups of a head
     struct alignas(16) RowOut {
         float* out;
         float factor;
@@ -192,7 +193,7 @@ struct PageShared {
 template <int kBlocks>
 __device__ __forceinline__ float group_score(const uint8_t* codes, const uint8_t* scales,
                                              uint32_t q, uint32_t step, const int4* weight,
-                                             const float* factor) {
+                                             const float4* factor) {
     const int lane = threadIdx.x % 32;
     const int r = lane / 4;
     const int c = lane % 4;
@@ -226,8 +227,7 @@ __device__ __forceinline__ float group_score(const uint8_t* codes, const uint8_t
         float part[2] = {0, 0};
 #pragma unroll 1
         for (int nt = 0; nt < 4 * kBlocks; ++nt) {
-            const auto* of_head =
-                reinterpret_cast<const float4*>(factor) + c * 8 * kBlocks + 2 * nt;
+            const float4* of_head = factor + c * 8 * kBlocks + 2 * nt;
             const float4 both[2] = {of_head[0], of_head[1]};
             float dot[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -406,6 +406,10 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
         for (int i = tid; i < b.rows * kHeads / 2; i += kThreads) {
             (&sm.weight[0][0])[i] = p.pair[int64_t{b.row0} * (kHeads / 2) + i];
         }
+        for (int i = tid; i < b.rows * kHeads; i += kThreads) {
+            (&sm.factor[0][0])[i] =
+                reinterpret_cast<const float4*>(p.factor)[int64_t{b.row0} * kHeads + i];
+        }
         bool batch_wide = false;
         for (int i = 0; i < b.rows; ++i) {
             batch_wide = batch_wide || p.wide[b.row0 + i] != 0;
@@ -554,8 +558,7 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
                             codes_at,
                             codes_at + (a.keys.scales_at - a.keys.codes_at) -
                                 (tile * kTile % a.keys.rows_per_page) * 60,
-                            q + i * kHeads * 32, step, sm.weight[row],
-                            p.factor + int64_t{b.row0 + row} * kHeads * kGroups);
+                            q + i * kHeads * 32, step, sm.weight[row], sm.factor[row]);
                         score = wide_key || sm.wide[row] != 0 ? other : score;
                     }
                     const auto info = sm.row[row];
