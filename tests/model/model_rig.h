@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A loaded dsv41 model with the real plugins around it, and a small driver in place of the engine.
 // The environment variable TENON_TEST_COMPUTE names another compute plugin than `cpu`
-// (tests/tools/gpu_suite.sh).
+// (tests/tools/gpu_model.sh).
 #pragma once
 
 #include <filesystem>

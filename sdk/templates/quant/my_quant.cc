@@ -223,10 +223,13 @@ class Format final : public Implements<Format, QuantFormat> {
   private:
     static Status read_part(const WeightRequest& r, const Part& part, uint16_t* values) {
         const std::string tensor = r.base.str() + ".weight";
-        for (int64_t o = 0; o < part.out; ++o) {
+        // Each read is one of the disk: whole rows lie together, cut ones do not.
+        const int64_t rows_a_read = part.in == part.stored_in ? part.out : 1;
+        for (int64_t o = 0; o < part.out; o += rows_a_read) {
             const int64_t at = (part.first_out + o) * part.stored_in + part.first_in;
             TENON_TRY(r.source->read(tensor, static_cast<uint64_t>(at) * 2,
-                                     static_cast<uint64_t>(part.in) * 2, values + o * part.in));
+                                     static_cast<uint64_t>(rows_a_read * part.in) * 2,
+                                     values + o * part.in));
         }
         return {};
     }
