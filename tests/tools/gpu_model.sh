@@ -16,7 +16,7 @@ pack() {
     local archive=$1 build stage file
     build=$(cd "${2:-build/release}" && pwd)
     stage=$(mktemp -d)
-    trap 'rm -rf "$stage"' EXIT
+    trap "rm -rf '$stage'" EXIT  # now: the name is gone when the trap runs
     local files=("$build/bin/tenon" "$build"/plugins/*.so)
     files+=("$build/tests/dsv41_tests" "$build/tests/engine_model_tests")
     mkdir -p "$stage$build/lib"

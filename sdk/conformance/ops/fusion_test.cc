@@ -15,12 +15,6 @@ namespace {
 
 class OpsFusion : public OpTest {
   protected:
-    template <class P>
-    bool offers(Regime regime) {
-        OpBinder binder({&table()});
-        OpFn<P> fn;
-        return binder.bind_optional(&fn, regime);
-    }
     /// Everything that a seam reads.
     struct Site {
         TensorView y, h, post, comb, pre, fn, scale, base, weight;
@@ -88,7 +82,7 @@ class OpsFusion : public OpTest {
 
 TEST_P(OpsFusion, Seam_equals_expand_mix_collapse_norm) {
     for (const Regime regime : {Regime::decode, Regime::prefill}) {
-        if (!offers<MhcSeam>(regime)) {
+        if (!offered<MhcSeam>(regime)) {
             GTEST_SKIP() << "this provider has no mhc.seam";
         }
         for (const auto& [T, d] : {std::pair<int64_t, int64_t>{1, 5120}, {11, 5120}, {3, 176}}) {
@@ -120,7 +114,7 @@ TEST_P(OpsFusion, Seam_equals_expand_mix_collapse_norm) {
 }
 
 TEST_P(OpsFusion, Seam_adds_ranks_in_order) {
-    if (!offers<MhcSeam>(Regime::decode) || !offers<MhcReduceExpand>(Regime::decode)) {
+    if (!offered<MhcSeam>(Regime::decode) || !offered<MhcReduceExpand>(Regime::decode)) {
         GTEST_SKIP() << "this provider has no mhc.seam or no mhc.reduce_expand";
     }
     const int64_t T = 3, d = 320;
@@ -158,7 +152,7 @@ TEST_P(OpsFusion, Seam_adds_ranks_in_order) {
 
 TEST_P(OpsFusion, Layer_start_equals_mix_collapse_norm) {
     for (const Regime regime : {Regime::decode, Regime::prefill}) {
-        if (!offers<MhcMixCollapseNorm>(regime)) {
+        if (!offered<MhcMixCollapseNorm>(regime)) {
             GTEST_SKIP() << "this provider has no mhc.mix_collapse_norm";
         }
         const int64_t T = 9, d = 5120;
@@ -180,7 +174,7 @@ TEST_P(OpsFusion, Layer_start_equals_mix_collapse_norm) {
         expect_near(p.pre, want.pre, 1e-5, "pre");
         expect_near(p.post, want.post, 1e-5, "post");
         expect_near(p.comb, want.comb, 1e-5, "comb");
-        if (offers<MhcCollapseNorm>(regime)) {
+        if (offered<MhcCollapseNorm>(regime)) {
             MhcCollapseNorm c{s.h, s.pre, s.weight, 1e-20f, zeros(DType::bf16, {T, d})};
             run(c, regime);
             expect_ulp(c.x, want.x, "collapse_norm");
@@ -190,7 +184,7 @@ TEST_P(OpsFusion, Layer_start_equals_mix_collapse_norm) {
 
 TEST_P(OpsFusion, Seam_rows_are_invariant) {
     for (const Regime regime : {Regime::decode, Regime::prefill}) {
-        if (!offers<MhcSeam>(regime)) {
+        if (!offered<MhcSeam>(regime)) {
             GTEST_SKIP() << "this provider has no mhc.seam";
         }
         const int64_t d = 320;
@@ -246,7 +240,7 @@ TEST_P(OpsFusion, Seam_rows_are_invariant) {
 }
 
 TEST_P(OpsFusion, Query_and_key_value_rows_equal_their_parts) {
-    if (!offers<AttnQkvPrep>(Regime::decode)) {
+    if (!offered<AttnQkvPrep>(Regime::decode)) {
         GTEST_SKIP() << "this provider has no attn.qkv_prep";
     }
     for (const RowFormat format : {RowFormat::q8, RowFormat::bf16}) {

@@ -19,13 +19,6 @@ namespace {
 
 class OpsPrepFusion : public OpTest {
   protected:
-    template <class P>
-    bool offered(Regime regime = Regime::decode) {
-        OpBinder binder({&table()});
-        OpFn<P> fn;
-        return binder.bind_optional(&fn, regime);
-    }
-
     /// Pages of 16 rows for two slots, 300 positions each, filled with 0x55.
     Pages pages(RowFormat format, int32_t width, int32_t ratio) {
         Pages p;

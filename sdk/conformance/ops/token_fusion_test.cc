@@ -13,13 +13,6 @@ namespace {
 
 class OpsTokenFusion : public AttnWorld {
   protected:
-    template <class P>
-    bool offered(Regime regime = Regime::decode) {
-        OpBinder binder({&table()});
-        OpFn<P> fn;
-        return binder.bind_optional(&fn, regime);
-    }
-
     // Keys of any content: two slots of `rows` compressed rows.
     Pages random_keys(int32_t rows, int32_t ratio, uint64_t seed) {
         Pages p;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tenon/compute.h"
 #include "tenon/numeric.h"
 #include "tenon/ops/state.h"
 
@@ -182,6 +183,13 @@ class OpTest : public ::testing::TestWithParam<OpProvider>, protected OpBench {
   protected:
     /// Skips with the reason where the device is not usable here.
     void SetUp() override;
+    /// Whether the provider has this op, which may be an optional one.
+    template <class P>
+    bool offered(Regime regime = Regime::decode) {
+        OpBinder binder({&table()});
+        OpFn<P> fn;
+        return binder.bind_optional(&fn, regime);
+    }
 };
 
 /// Distance in units of the last place of bf16 (values of equal sign; -0 = +0).
