@@ -65,6 +65,18 @@ __device__ inline void store8(float* to, const float (&x)[8]) {
     reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
+/// Sixteen bytes of a large weight that a step reads once: they are the first to leave the L2
+/// cache, so that the small constants of all layers stay there from step to step.
+__device__ inline uint4 load_once(const void* from) {
+    uint64_t policy;
+    uint4 v;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from), "l"(policy));
+    return v;
+}
+
 __device__ inline float load1(const uint16_t* from) {
     return to_f32(*from);
 }

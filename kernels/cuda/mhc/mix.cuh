@@ -99,65 +99,96 @@ struct MixFinish {
     float* comb;  ///< [T, 4, 4]
 };
 
-__device__ inline float mix_sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x));
-}
-
-/// a / s within 2 ulp for s between 2^-126 and 2^126. Forty of these follow each other in a site
+/// 1 / s within 1 ulp for s between 2^-126 and 2^126. Forty quotients follow each other in a site
 /// and the last ones decide, so the rounding of one does not add up.
-__device__ inline float mix_divide(float a, float s) {
+__device__ inline float mix_reciprocal(float s) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
-    return a * r;
+    return r;
 }
 
-/// Lane 4 j + k holds a[j][k]: divided by the column's sum (sources ascending) + eps.
-__device__ inline float normalise_column(float a, int lane, float eps) {
-    const int k = lane & 3;
-    const float a0 = __shfl_sync(0xFFFFu, a, k, 16);
-    const float a1 = __shfl_sync(0xFFFFu, a, k + 4, 16);
-    const float a2 = __shfl_sync(0xFFFFu, a, k + 8, 16);
-    const float a3 = __shfl_sync(0xFFFFu, a, k + 12, 16);
-    return mix_divide(a, a0 + a1 + a2 + a3 + eps);
+/// Every a[j][k] divided by the sum of its column (sources j ascending) + eps. One thread has the
+/// matrix: the chain of forty such steps decides, and a shuffle takes longer than the sums.
+__device__ inline void normalise_columns(float (&a)[4][4], float eps) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const float r = mix_reciprocal(a[0][k] + a[1][k] + a[2][k] + a[3][k] + eps);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            a[j][k] *= r;
+        }
+    }
 }
-__device__ inline float normalise_row(float a, int lane, float eps) {
-    const int j = lane & 12;
-    const float a0 = __shfl_sync(0xFFFFu, a, j, 16);
-    const float a1 = __shfl_sync(0xFFFFu, a, j + 1, 16);
-    const float a2 = __shfl_sync(0xFFFFu, a, j + 2, 16);
-    const float a3 = __shfl_sync(0xFFFFu, a, j + 3, 16);
-    return mix_divide(a, a0 + a1 + a2 + a3 + eps);
+__device__ inline void normalise_rows(float (&a)[4][4], float eps) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const float r = mix_reciprocal(a[j][0] + a[j][1] + a[j][2] + a[j][3] + eps);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            a[j][k] *= r;
+        }
+    }
 }
 
-/// pre, post and comb of row t from its 24 dots and the mean square; the block's first 24 threads
-/// work. f32 steps in the order of kernels/cpu/mhc/mix.cc, but for the quotients.
-__device__ inline void mix_coefficients(const MixFinish& p, int64_t t, const float* dots,
-                                        float mean_square) {
+/// Scale and base of what a thread makes: all of comb in lanes below 16 of the first warp, one
+/// value of pre or post in lanes 16 to 23. Constants: read before the work in front has ended.
+struct MixConstants {
+    float scale, base;
+};
+__device__ inline MixConstants mix_constants(const MixFinish& p) {
+    const int lane = static_cast<int>(threadIdx.x);
+    if (lane >= kMixDots) {
+        return {};
+    }
+    const int at = lane < 16 ? 8 + lane : lane - 16;
+    return {p.scale[lane < 16 ? 2 : (lane < 20 ? 0 : 1)], p.base[at]};
+}
+
+/// pre, post and comb of row t from its 24 dots and the mean square, by the first warp of the
+/// block. f32 steps in the order of kernels/cpu/mhc/mix.cc, but for the quotients.
+__device__ inline void mix_coefficients(const MixFinish& p, const MixConstants& c, int64_t t,
+                                        const float* dots, float mean_square) {
     const int lane = static_cast<int>(threadIdx.x);
     const float rs = 1.0f / sqrtf(mean_square + p.eps);
-    if (lane < 16) {
-        float a = dots[8 + lane] * rs * p.scale[2] + p.base[8 + lane];
-        float top = fmaxf(a, __shfl_xor_sync(0xFFFFu, a, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFu, top, 2));
-        a = expf(a - top);
-        const int j = lane & 12;
-        const float a0 = __shfl_sync(0xFFFFu, a, j, 16);
-        const float a1 = __shfl_sync(0xFFFFu, a, j + 1, 16);
-        const float a2 = __shfl_sync(0xFFFFu, a, j + 2, 16);
-        const float a3 = __shfl_sync(0xFFFFu, a, j + 3, 16);
-        a = a / (a0 + a1 + a2 + a3) + p.hc_eps;
-        a = normalise_column(a, lane, p.hc_eps);
-        for (int32_t i = 1; i < p.iters; ++i) {
-            a = normalise_row(a, lane, p.hc_eps);
-            a = normalise_column(a, lane, p.hc_eps);
+    const int at = lane < 16 ? 8 + lane : (lane < kMixDots ? lane - 16 : 0);
+    float own = dots[at] * rs * c.scale + c.base;
+    // Lane 4 j + k holds a[j][k] for the exponentials of a row.
+    float top = fmaxf(own, __shfl_xor_sync(kFullWarp, own, 1));
+    top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 2));
+    const float e = expf(lane < 16 ? own - top : -own);
+    if (lane >= 16 && lane < 20) {
+        p.pre[t * 4 + lane - 16] = 1.0f / (1.0f + e) + p.hc_eps;
+    } else if (lane >= 20 && lane < kMixDots) {
+        p.post[t * 4 + lane - 20] = 2.0f * (1.0f / (1.0f + e));
+    }
+    const int row = lane & 12;
+    const float e0 = __shfl_sync(kFullWarp, e, row);
+    const float e1 = __shfl_sync(kFullWarp, e, row + 1);
+    const float e2 = __shfl_sync(kFullWarp, e, row + 2);
+    const float e3 = __shfl_sync(kFullWarp, e, row + 3);
+    own = e / (e0 + e1 + e2 + e3) + p.hc_eps;
+    float a[4][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            a[j][k] = __shfl_sync(kFullWarp, own, 4 * j + k);
         }
-        p.comb[t * 16 + lane] = a;
-    } else if (lane < 20) {
-        const int j = lane - 16;
-        p.pre[t * 4 + j] = mix_sigmoid(dots[j] * rs * p.scale[0] + p.base[j]) + p.hc_eps;
-    } else if (lane < 24) {
-        const int j = lane - 20;
-        p.post[t * 4 + j] = 2.0f * mix_sigmoid(dots[4 + j] * rs * p.scale[1] + p.base[4 + j]);
+    }
+    normalise_columns(a, p.hc_eps);
+#pragma unroll 1
+    for (int32_t i = 1; i < p.iters; ++i) {
+        normalise_rows(a, p.hc_eps);
+        normalise_columns(a, p.hc_eps);
+    }
+    if (lane < 4) {
+        auto* to = reinterpret_cast<float4*>(p.comb + t * 16) + lane;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (lane == j) {
+                *to = make_float4(a[j][0], a[j][1], a[j][2], a[j][3]);
+            }
+        }
     }
 }
 
@@ -195,8 +226,11 @@ __device__ inline void mix_sum(const MixFinish& p, int64_t t, float* sums) {
 [[maybe_unused]] static __global__ void __launch_bounds__(kMixThreads)
     mix_finish_kernel(MixFinish p) {
     __shared__ float sums[kMixValues];
+    const MixConstants c = mix_constants(p);
     mix_sum<kMixValues>(p, blockIdx.x, sums);
-    mix_coefficients(p, blockIdx.x, sums, sums[kMixDots] / static_cast<float>(p.n));
+    if (threadIdx.x < 32) {
+        mix_coefficients(p, c, blockIdx.x, sums, sums[kMixDots] / static_cast<float>(p.n));
+    }
 }
 
 }  // namespace tenon::cuda

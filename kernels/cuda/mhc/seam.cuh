@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(kMixThreads) seam_parts_kernel(SeamArgs a) {
     if (inside) {
 #pragma unroll
         for (int m = 0; m < 3; ++m) {
-            f[m] = *reinterpret_cast<const float4*>(a.fn + (warp * 3 + m) * 4 * a.d + stream * a.d +
-                                                    i);
+            const uint4 v = load_once(a.fn + (warp * 3 + m) * 4 * a.d + stream * a.d + i);
+            f[m] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                               __uint_as_float(v.w));
         }
     }
     wait_for_previous();
@@ -184,10 +185,11 @@ __global__ void __launch_bounds__(kThreads)
     if (first >= 0 && first < d) {
         load8(weight + first, w);
     }
+    const MixConstants c = mix_constants(p);
     wait_for_previous();
     mix_sum<kSeamValues, kThreads>(p, t, sums);
     if (threadIdx.x < 32) {
-        mix_coefficients(p, t, sums, sums[kMixDots] / static_cast<float>(p.n));
+        mix_coefficients(p, c, t, sums, sums[kMixDots] / static_cast<float>(p.n));
         return;
     }
     const float factor = 1.0f / sqrtf(sums[kMixDots + 1] / static_cast<float>(d) + p.eps);

@@ -40,20 +40,69 @@ __device__ inline float prep_weight(const void* weight, bool bf16, int64_t i) {
                 : static_cast<const float*>(weight)[i];
 }
 
+/// Sum of squares of eight values, as rms_kernel adds them.
+__device__ inline double prep_square(const float (&v)[8]) {
+    float square = 0;
+#pragma unroll
+    for (float e : v) {
+        square = fmaf(e, e, square);
+    }
+    return static_cast<double>(square);
+}
+
 /// The norm's factor of a row of n values (n % 8 = 0), as rms_kernel computes it.
 __device__ inline float prep_factor(const uint16_t* x, int64_t n, float eps, double* partial) {
     double sum = 0;
     for (int64_t i = threadIdx.x * 8; i < n; i += kNormThreads * 8) {
         float v[8];
         load8(x + i, v);
-        float square = 0;
-#pragma unroll
-        for (float e : v) {
-            square = fmaf(e, e, square);
-        }
-        sum += static_cast<double>(square);
+        sum += prep_square(v);
     }
     return norm_factor(block_sum<double, kNormThreads / 32>(sum, partial), n, eps);
+}
+
+__device__ inline void prep_weights(const void* weight, bool bf16, int64_t i, float (&w)[8]) {
+    bf16 ? load8(static_cast<const uint16_t*>(weight) + i, w)
+         : load8(static_cast<const float*>(weight) + i, w);
+}
+
+/// Norm of a query row. A thread's first eight columns stay in registers, and their weights, which
+/// come from memory, are asked for before the work in front has ended.
+__device__ inline void prep_query(const QkvPrepArgs& a, int64_t t, double* partial) {
+    constexpr int64_t kStep = kNormThreads * 8;
+    const uint16_t* x = a.qa_raw + t * a.qa_stride;
+    uint16_t* out = a.qa + t * a.r;
+    const int64_t first = threadIdx.x * 8;
+    float w[8];
+    if (first < a.r) {
+        prep_weights(a.qa_weight, a.qa_weight_bf16, first, w);
+    }
+    wait_for_previous();
+    float held[8] = {};
+    double sum = 0;
+    if (first < a.r) {
+        load8(x + first, held);
+        sum = prep_square(held);
+    }
+    for (int64_t i = first + kStep; i < a.r; i += kStep) {
+        float v[8];
+        load8(x + i, v);
+        sum += prep_square(v);
+    }
+    const float factor =
+        norm_factor(block_sum<double, kNormThreads / 32>(sum, partial), a.r, a.eps);
+    for (int64_t i = first; i < a.r; i += kStep) {
+        if (i != first) {
+            load8(x + i, held);
+            prep_weights(a.qa_weight, a.qa_weight_bf16, i, w);
+        }
+        float v[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            v[e] = w[e] * (held[e] * factor);
+        }
+        store8(out + i, v);
+    }
 }
 
 /// Where row t goes in the ring; null codes: nowhere. One thread asks.
@@ -87,23 +136,12 @@ struct PrepPair {
     __shared__ StoredRow place;
     const int64_t t = blockIdx.x;
     let_next_start();
-    wait_for_previous();
     if (blockIdx.y == 1) {
-        const uint16_t* x = a.qa_raw + t * a.qa_stride;
-        const float factor = prep_factor(x, a.r, a.eps, partial);
-        for (int64_t i = threadIdx.x * 8; i < a.r; i += kNormThreads * 8) {
-            float v[8];
-            load8(x + i, v);
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                v[e] = prep_weight(a.qa_weight, a.qa_weight_bf16, i + e) * (v[e] * factor);
-            }
-            store8(a.qa + t * a.r + i, v);
-        }
+        prep_query(a, t, partial);
         return;
     }
-    // Everything is asked for before the sum of squares is waited for, the row's place by a thread
-    // that has no columns.
+    // The weights are asked for before the work in front has ended, everything else before the sum
+    // of squares is waited for, the row's place by a thread that has no columns.
     constexpr int kPairs = kPrepWidth / (2 * kNormThreads);
     const uint16_t* x = a.kv_raw + t * a.kv_stride;
     PrepPair pairs[kPairs];
@@ -111,10 +149,17 @@ struct PrepPair {
     for (int k = 0; k < kPairs; ++k) {
         const int64_t i = (threadIdx.x + k * kNormThreads) * 2;
         if (i < a.D) {
+            pairs[k].low = prep_weight(a.kv_weight, a.kv_weight_bf16, i);
+            pairs[k].high = prep_weight(a.kv_weight, a.kv_weight_bf16, i + 1);
+        }
+    }
+    wait_for_previous();
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+        const int64_t i = (threadIdx.x + k * kNormThreads) * 2;
+        if (i < a.D) {
             PrepPair& p = pairs[k];
             p.raw = *reinterpret_cast<const uint32_t*>(x + i);
-            p.low = prep_weight(a.kv_weight, a.kv_weight_bf16, i);
-            p.high = prep_weight(a.kv_weight, a.kv_weight_bf16, i + 1);
             if (i >= a.D - a.R) {
                 const int64_t turned = (i - (a.D - a.R)) / 2;
                 p.c = a.cs[t * a.R + turned];

@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kGatePartThreads) gate_parts_kernel(GatePartAr
 #pragma unroll
     for (int s = 0; s < kGateSteps; ++s) {
         const int64_t k = first + s * 32;
-        w[s][0] = k < a.d ? *reinterpret_cast<const uint4*>(low + k) : make_uint4(0, 0, 0, 0);
-        w[s][1] = k < a.d ? *reinterpret_cast<const uint4*>(high + k) : make_uint4(0, 0, 0, 0);
+        w[s][0] = k < a.d ? load_once(low + k) : make_uint4(0, 0, 0, 0);
+        w[s][1] = k < a.d ? load_once(high + k) : make_uint4(0, 0, 0, 0);
     }
     wait_for_previous();
     float acc[kTiles][4] = {};
@@ -93,9 +93,10 @@ __global__ void __launch_bounds__(kGatePartThreads) gate_parts_kernel(GatePartAr
 [[maybe_unused]] static __global__ void __launch_bounds__(kRouteThreads)
     gate_choice_kernel(RouteArgs a, const float* partial, int32_t parts, int64_t T) {
     let_next_start();
+    const RouteBias bias = route_bias(a);
     wait_for_previous();
     const int64_t t = blockIdx.x;
-    route_block(a, t, [&](int e) {
+    route_block(a, bias, t, [&](int e) {
         float z = partial[t * a.E + e];
         for (int32_t i = 1; i < parts; ++i) {
             z += partial[(i * T + t) * a.E + e];

@@ -136,9 +136,23 @@ __device__ inline void route_row(const RouteArgs& a, const float* logits, int64_
         [&](int e) { return expert_score(logits[e]); });
 }
 
+/// A thread's two biases: constants, asked for before the work in front has ended.
+struct RouteBias {
+    float text, image;
+};
+__device__ inline RouteBias route_bias(const RouteArgs& a) {
+    const int e = static_cast<int>(threadIdx.x);
+    if (e >= a.E) {
+        return {};
+    }
+    const float text = a.bias[e];
+    return {text, a.bias_image == nullptr ? text : a.bias_image[e]};
+}
+
 // A block of kRouteThreads scores row t, its first warp chooses. `logit(e)`: of an expert < E.
 template <class Logit>
-__device__ inline void route_block(const RouteArgs& a, int64_t t, Logit&& logit) {
+__device__ inline void route_block(const RouteArgs& a, const RouteBias& bias, int64_t t,
+                                   Logit&& logit) {
     __shared__ float score[kRouteThreads];
     __shared__ uint32_t key[kRouteThreads];
     const RowInfo row = a.rows[t];
@@ -151,7 +165,7 @@ __device__ inline void route_block(const RouteArgs& a, int64_t t, Logit&& logit)
     const int e = static_cast<int>(threadIdx.x);
     const float s = e < a.E ? expert_score(logit(e)) : 0.0f;
     score[e] = s;
-    key[e] = e < a.E ? expert_key(s + a.bias_of(row)[e]) : 0u;
+    key[e] = e < a.E ? expert_key(s + ((row.flags & kRowImage) != 0 ? bias.image : bias.text)) : 0u;
     __syncthreads();
     if (e < 32) {
         choose_experts(
@@ -164,7 +178,7 @@ __device__ inline void route_block(const RouteArgs& a, int64_t t, Logit&& logit)
 [[maybe_unused]] static __global__ void __launch_bounds__(kRouteThreads)
     route_wide_kernel(RouteArgs a, const float* logits) {
     const int64_t t = blockIdx.x;
-    route_block(a, t, [&](int e) { return logits[t * a.E + e]; });
+    route_block(a, route_bias(a), t, [&](int e) { return logits[t * a.E + e]; });
 }
 
 // Four rows a block.
