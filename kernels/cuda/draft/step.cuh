@@ -7,6 +7,7 @@
 // ties to the lower id has no order, so neither the grid nor S can change a result.
 #pragma once
 
+#include "common/dependent.cuh"
 #include "sample/noise.cuh"
 #include "tenon/ops/draft.h"
 
@@ -14,6 +15,7 @@ namespace tenon::cuda::draft {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr int kStepBlocks = 4;  // of a multiprocessor
 
 struct StepArgs {
     const float* base;  // [S, V], rows at base_stride
@@ -33,6 +35,7 @@ struct StepArgs {
     int step, vocab_at;
     DraftBest* parts;  // [blocks, S_total]
     int S_total;
+    int64_t kept;  // tiles of 16 ids that stay in the L2 cache for the next step; others pass
     unsigned long long* faults;
 };
 
@@ -112,8 +115,10 @@ __host__ __device__ inline int embed_pitch(int r) {
     return r * 2 % 128 == 0 ? r * 2 + 64 : r * 2;
 }
 
+// Few segments: as many blocks as registers allow, so that no warp takes a third tile.
 template <int kTiles>
-__global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ StepArgs a) {
+__global__ void __launch_bounds__(kThreads, kTiles == 1 ? kStepBlocks : 1)
+    step_kernel(const __grid_constant__ StepArgs a) {
     extern __shared__ __align__(16) uint8_t step_bytes[];
     __shared__ Judge judges[kTiles * 8];
     __shared__ DraftBest bests[kWarps][kTiles * 8];
@@ -123,6 +128,18 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
     const int r = lane / 4;
     const int c = lane % 4;
     const int pitch = embed_pitch(a.r);
+    const int64_t tiles = (a.V + 15) / 16;
+    const auto* head = static_cast<const uint16_t*>(a.head);
+    const int64_t own_tile = int64_t{blockIdx.x} * kWarps + warp;
+    let_next_start();
+    if (own_tile < tiles) {  // the head is constant: the first tile comes while the token is chosen
+        const auto* from = reinterpret_cast<const uint8_t*>(head + own_tile * 16 * a.r);
+        const int64_t bytes = min(a.V - own_tile * 16, int64_t{16}) * a.r * 2;
+        for (int64_t at = lane * 128; at < bytes; at += 32 * 128) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+        }
+    }
+    wait_for_previous();
     if (tid < kTiles * 8) {
         judges[tid] = tid < a.S ? judge_of(a, a.first + tid, blockIdx.x == 0) : Judge{0, 0, 0, -1};
     }
@@ -144,10 +161,8 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
     for (int nt = 0; nt < kTiles; ++nt) {
         best[nt][0] = best[nt][1] = nothing();
     }
-    const int64_t tiles = (a.V + 15) / 16;
-    const auto* head = static_cast<const uint16_t*>(a.head);
-    for (int64_t tile = int64_t{blockIdx.x} * kWarps + warp; tile < tiles;
-         tile += int64_t{gridDim.x} * kWarps) {
+    for (int64_t tile = own_tile; tile < tiles; tile += int64_t{gridDim.x} * kWarps) {
+        const bool kept = tile < a.kept;
         const int64_t v0 = tile * 16 + r;
         const int64_t v1 = v0 + 8;
         const auto* h0 = reinterpret_cast<const uint4*>(head + (v0 < a.V ? v0 : a.V - 1) * a.r) + c;
@@ -174,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
 #pragma unroll
             for (int j = 0; j < kBatch; ++j) {
                 if (first + j < a.r / 32) {
-                    x[j] = __ldcs(h0 + (first + j) * 4);
-                    y[j] = __ldcs(h1 + (first + j) * 4);
+                    x[j] = kept ? __ldg(h0 + (first + j) * 4) : load_once(h0 + (first + j) * 4);
+                    y[j] = kept ? __ldg(h1 + (first + j) * 4) : load_once(h1 + (first + j) * 4);
                 }
             }
 #pragma unroll
@@ -240,6 +255,8 @@ __device__ inline float element(const void* data, bool bf16, int64_t at) {
 __global__ void __launch_bounds__(kThreads) step_plain_kernel(const __grid_constant__ StepArgs a) {
     __shared__ DraftBest bests[kWarps];
     const int s = blockIdx.y;
+    let_next_start();
+    wait_for_previous();
     const Judge j = judge_of(a, s, blockIdx.x == 0 && threadIdx.x == 0);
     DraftBest best = nothing();
     if (j.prev >= 0) {
@@ -285,6 +302,8 @@ struct PickArgs {
 __global__ void __launch_bounds__(128) pick_kernel(const PickArgs a) {
     __shared__ DraftBest bests[4];
     const int s = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
     DraftBest best = nothing();
     for (int i = threadIdx.x; i < a.n; i += 128) {
         best = better_draft(best, a.parts[int64_t{i} * a.S + s]);
