@@ -10,6 +10,17 @@ namespace {
 constexpr double kSureGap =
     0.3;  // below it one flipped bf16 bit may choose another id (README of the pack)
 
+// Logits have a standard deviation of 6. A sound product of a pack (exl3.md 7.5, 1e-3; on GPUs
+// 2e-4, fp16 inputs in the rotated basis) moves one bf16 output in ten by a step, and such a step
+// chooses another expert where two are nearly tied: the first row of `tool` does so in layer 6,
+// whose second and third expert are 0.0009 apart, and is then 2.0 away. The CPU's products with an
+// error of 1.9e-4 of a row's rms added before they are rounded (1.6e-3 for the sum of the experts,
+// as measured between GPU and CPU), 32 draws, six prompts: no prompt had two rows beyond 0.39;
+// every row beyond 0.4 had itself chosen another expert in some layer, up to 2.09; the rows of a
+// prompt but the furthest were within 0.214 (rms). With 6.6e-3 (int8 inputs) they are 0.30 away.
+constexpr double kRows = 0.25;
+constexpr double kRowWithAnotherExpert = 3;
+
 const Safetensors& golden() {
     static const Safetensors file = Safetensors::open(golden_path("mini/golden.safetensors"));
     return file;
@@ -56,10 +67,10 @@ TEST(Mini, Logits_of_the_last_prompt_rows_are_close) {
         std::vector<float> gaps(static_cast<size_t>(n), 0.0F);
         const LogitDistance d =
             compare_logits(last, expected, make_view(gaps.data(), DType::f32, {n}), 1.0);
-        // Standard deviation 6; sound paths move logits by about 0.1 on average, rarely more
-        // (README).
-        EXPECT_LE(d.rms, 0.25) << name;
+        EXPECT_LE(d.rms_but_one, kRows) << name;
+        EXPECT_LE(d.furthest_row, kRowWithAnotherExpert) << name;
         EXPECT_LE(d.median_row_max, 1.0) << name;
+        RecordProperty(name, std::to_string(d.rms_but_one) + " " + std::to_string(d.furthest_row));
         rig->close(0);
     }
 }

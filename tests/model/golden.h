@@ -30,6 +30,7 @@ inline std::vector<float> floats(const TensorView& v) {
 /// How far rows of logits are from golden ones.
 struct LogitDistance {
     double rms = 0;
+    double furthest_row = 0, rms_but_one = 0;  ///< rms of that row, and of all the others
     double median_row_max = 0, largest = 0;
     int64_t wrong_argmax = 0;  ///< among rows whose golden gap is at least `sure_gap`
 };
@@ -41,9 +42,11 @@ inline LogitDistance compare_logits(const std::vector<float>& found, const Tenso
     LogitDistance d;
     std::vector<double> row_max;
     double sum = 0;
+    double furthest = 0;
     for (int64_t r = 0; r < rows; ++r) {
         const float* a = found.data() + r * width;
         const float* b = golden.as<float>() + r * width;
+        const double before = sum;
         double most = 0;
         for (int64_t i = 0; i < width; ++i) {
             const double diff = std::abs(static_cast<double>(a[i]) - b[i]);
@@ -51,12 +54,16 @@ inline LogitDistance compare_logits(const std::vector<float>& found, const Tenso
             most = std::max(most, std::isnan(diff) ? 1e30 : diff);
         }
         row_max.push_back(most);
+        furthest = std::max(furthest, sum - before);
         if (top_gap.as<float>()[r] >= sure_gap) {
             d.wrong_argmax +=
                 std::max_element(a, a + width) - a != std::max_element(b, b + width) - b ? 1 : 0;
         }
     }
     d.rms = std::sqrt(sum / static_cast<double>(rows * width));
+    d.furthest_row = std::sqrt(furthest / static_cast<double>(width));
+    d.rms_but_one =
+        rows > 1 ? std::sqrt((sum - furthest) / static_cast<double>((rows - 1) * width)) : 0;
     d.largest = *std::max_element(row_max.begin(), row_max.end());
     std::nth_element(row_max.begin(), row_max.begin() + rows / 2, row_max.end());
     d.median_row_max = row_max[static_cast<size_t>(rows / 2)];

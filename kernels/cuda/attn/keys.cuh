@@ -211,15 +211,28 @@ __device__ inline uint32_t pack(float low, float high) {
     const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&v);
 }
-/// Two numbers as two bf16 terms each: 16 bits of each in all.
-struct TwoTerms {
-    uint32_t high, low;
-    __device__ TwoTerms(float x, float y) {
-        high = pack(x, y);
-        low = pack(x - low_half(high), y - high_half(high));
+/// Two numbers as sums of bf16 terms, largest first: 16 bits of each in two terms, all 24 in three.
+template <int kTerms>
+struct Terms {
+    uint32_t term[kTerms];
+    __device__ Terms(float x, float y) {
+#pragma unroll
+        for (int i = 0; i < kTerms; ++i) {
+            term[i] = pack(x, y);
+            x -= low_half(term[i]);
+            y -= high_half(term[i]);
+        }
     }
+    /// Of both numbers, as far as the terms hold them.
     __device__ float sum() const {
-        return (low_half(high) + low_half(low)) + (high_half(high) + high_half(low));
+        float x = low_half(term[0]);
+        float y = high_half(term[0]);
+#pragma unroll
+        for (int i = 1; i < kTerms; ++i) {
+            x += low_half(term[i]);
+            y += high_half(term[i]);
+        }
+        return x + y;
     }
 };
 

@@ -3,12 +3,11 @@
 //
 // Keys of a chunk are gathered from the ring, this call's rows or the page pool, become bf16 in
 // shared memory once, and serve QK^T and PV through mma.sync m16n8k16 with f32 accumulation.
-// Probabilities enter PV as two bf16 terms, and so does their sum. Chunks are cut from the row's
-// own list (window part, then selected part), so a row's bits depend on its list alone.
+// Probabilities enter PV as bf16 terms, and so does their sum. Chunks are cut from the row's own
+// list (window part, then selected part), so a row's bits depend on its list alone.
 //
 // Decode: a cluster of CTAs shares the chunks of a row in contiguous runs and merges the parts in
 // list order through distributed shared memory. Prefill: one CTA walks the whole list.
-#pragma once
 #pragma once
 
 #include <cooperative_groups.h>
@@ -66,6 +65,9 @@ struct Shared {
     static constexpr int kPitch = kD + 8;  // 16 bytes of padding: ldmatrix without bank conflicts
     static constexpr int kGroups = kWarps / kTiles;
     static constexpr int kPPitch = kChunk + 8;
+    // Three terms are a probability's 24 bits. With 32 heads (rows of 512) a third plane would
+    // leave room for one block on a multiprocessor instead of two.
+    static constexpr int kTerms = kTiles == 1 ? 3 : 2;
     __nv_bfloat16 q[kRows * kPitch];
     union {
         __nv_bfloat16 k[kChunk * kPitch];
@@ -78,8 +80,8 @@ struct Shared {
     float top[2][kRows];
     float sum[kRows];
     union {
-        __nv_bfloat16 p_low[kRows * kPPitch];  // second terms of p
-        struct {                               // merge: one line a CTA of the cluster
+        __nv_bfloat16 p_low[kTerms - 1][kRows * kPPitch];  // further terms of p
+        struct {                                           // merge: one line a CTA of the cluster
             float part_top[kMostRanks][kRows];
             float part_sum[kMostRanks][kRows];
         };
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     const uint32_t k_at =
         shared_address(sm.k + (kg * 8 * kTiles + lane % 8) * kPitch + lane / 8 * 8);
     const uint32_t p_at = shared_address(sm.p + lane % 16 * S::kPPitch + lane / 16 * 8);
-    const uint32_t low_at = shared_address(sm.p_low + lane % 16 * S::kPPitch + lane / 16 * 8);
+    const uint32_t low_at = shared_address(sm.p_low[0] + lane % 16 * S::kPPitch + lane / 16 * 8);
     const int n0 = warp * kOut * 8;  // this warp's columns in PV
     const uint32_t v_at = shared_address(sm.k + lane % 16 * kPitch + n0 + lane / 16 * 8);
 
@@ -336,11 +338,15 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
             const float shift = top == kMinusInf ? 0.0f : top;
 #pragma unroll
             for (int nt = 0; nt < kTiles; ++nt) {
-                const TwoTerms w(exp2f(s[nt][2 * i] - shift), exp2f(s[nt][2 * i + 1] - shift));
+                const Terms<S::kTerms> w(exp2f(s[nt][2 * i] - shift),
+                                         exp2f(s[nt][2 * i + 1] - shift));
                 part[i] += w.sum();
                 const int at = row * S::kPPitch + kg * 8 * kTiles + nt * 8 + 2 * c;
-                *reinterpret_cast<uint32_t*>(sm.p + at) = w.high;
-                *reinterpret_cast<uint32_t*>(sm.p_low + at) = w.low;
+                *reinterpret_cast<uint32_t*>(sm.p + at) = w.term[0];
+#pragma unroll
+                for (int k = 1; k < S::kTerms; ++k) {
+                    *reinterpret_cast<uint32_t*>(sm.p_low[k - 1] + at) = w.term[k];
+                }
             }
             part[i] += __shfl_xor_sync(~0u, part[i], 1);
             part[i] += __shfl_xor_sync(~0u, part[i], 2);
@@ -377,12 +383,15 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
             }
 #pragma unroll
             for (int ks = 0; ks < kChunk / 16; ++ks) {
-                uint32_t w[kTiles][4];
-                uint32_t low[kTiles][4];
+                uint32_t w[kTiles][S::kTerms][4];
 #pragma unroll
                 for (int m = 0; m < kTiles; ++m) {
-                    ldmatrix4(w[m], p_at + (m * 16 * S::kPPitch + ks * 16) * 2);
-                    ldmatrix4(low[m], low_at + (m * 16 * S::kPPitch + ks * 16) * 2);
+                    const int at = (m * 16 * S::kPPitch + ks * 16) * 2;
+                    ldmatrix4(w[m][0], p_at + at);
+#pragma unroll
+                    for (int k = 1; k < S::kTerms; ++k) {
+                        ldmatrix4(w[m][k], low_at + (k - 1) * sizeof(sm.p_low[0]) + at);
+                    }
                 }
 #pragma unroll
                 for (int nt = 0; nt < kOut; nt += 2) {
@@ -391,11 +400,15 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
                     ldmatrix4_trans(b, v_at + (ks * 16 * kPitch + nt * 8) * 2);
 #pragma unroll
                     for (int m = 0; m < kTiles; ++m) {
-                        mma(o[m][nt], w[m], b[0], b[1]);
-                        mma(o[m][nt], low[m], b[0], b[1]);
+#pragma unroll
+                        for (int k = 0; k < S::kTerms; ++k) {
+                            mma(o[m][nt], w[m][k], b[0], b[1]);
+                        }
                         if constexpr (kOut > 1) {
-                            mma(o[m][nt + 1], w[m], b[2], b[3]);
-                            mma(o[m][nt + 1], low[m], b[2], b[3]);
+#pragma unroll
+                            for (int k = 0; k < S::kTerms; ++k) {
+                                mma(o[m][nt + 1], w[m][k], b[2], b[3]);
+                            }
                         }
                     }
                 }

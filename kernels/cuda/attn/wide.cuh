@@ -26,13 +26,14 @@ constexpr int kOutPitch = kWideD + 8;
 constexpr int kWideThreads = 512;
 constexpr int kWideWarps = kWideThreads / 32;
 constexpr int kWideGroups = kWideWarps / 4;  // warpgroups
+constexpr int kWideTerms = 2;  // of a probability; a third costs 7 % (docs/measurements.md)
 constexpr int kGroupKeys = kWideKeys / kWideGroups;
 constexpr int kGroupColumns = kWideD / kWideGroups;
 
 struct WideShared {
     union {
-        uint8_t q[kWideHeads * kWideD * 2];        // [64 columns][head], lines of 128 bytes
-        uint8_t p[2][kWideHeads * kWideKeys * 2];  // [64 keys][head], two bf16 terms, after QK^T
+        uint8_t q[kWideHeads * kWideD * 2];  // [64 columns][head], lines of 128 bytes
+        uint8_t p[kWideTerms][kWideHeads * kWideKeys * 2];  // [64 keys][head], after QK^T
     };
     union {
         uint8_t k[kWideKeys * kWideD * 2];  // [64 columns][key]
@@ -284,13 +285,15 @@ __global__ void __launch_bounds__(kWideThreads, 1)
             const float shift = top == kMinusInf ? 0.0f : top;
 #pragma unroll
             for (int j = 0; j < kGroupKeys / 8; ++j) {
-                const TwoTerms w(exp2f(s[4 * j + 2 * i] - shift),
-                                 exp2f(s[4 * j + 2 * i + 1] - shift));
+                const Terms<kWideTerms> w(exp2f(s[4 * j + 2 * i] - shift),
+                                          exp2f(s[4 * j + 2 * i + 1] - shift));
                 sum[i] += w.sum();
                 const uint32_t at =
                     piece_at(kWideHeads, head, group * (kGroupKeys / 8) + j) + c * 4;
-                *reinterpret_cast<uint32_t*>(sm.p[0] + at) = w.high;
-                *reinterpret_cast<uint32_t*>(sm.p[1] + at) = w.low;
+#pragma unroll
+                for (int k = 0; k < kWideTerms; ++k) {
+                    *reinterpret_cast<uint32_t*>(sm.p[k] + at) = w.term[k];
+                }
             }
             sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
             sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
@@ -304,7 +307,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         float o[kGroupColumns / 2];
         wgmma_begin();
 #pragma unroll
-        for (int i = 0; i < 2 * (kWideKeys / 16); ++i) {
+        for (int i = 0; i < kWideTerms * (kWideKeys / 16); ++i) {
             const int step = i % (kWideKeys / 16);
             const uint32_t term = i / (kWideKeys / 16) * (kWideHeads * kWideKeys * 2);
             wgmma<kGroupColumns, true>(
