@@ -46,8 +46,8 @@ Status probe(const ProbeEnv& env, ProbeResult* out) noexcept {
     return guard([&]() -> Status {
         const Result<GpuFacts> facts = inspect_gpu(wanted_device(env.options));
         out->score = facts.ok() ? kUsable : 0;
-        set_text(out->reason, facts.ok() ? format("{}, {} kernels, {} bytes", facts->name,
-                                                  facts->arch, facts->memory_bytes)
+        set_text(out->reason, facts.ok() ? tenon::format("{}, {} kernels, {} bytes", facts->name,
+                                                         facts->arch, facts->memory_bytes)
                                          : facts.status().message().str());
         return {};
     });

@@ -32,7 +32,8 @@ inline Status use_gpu(int32_t index) {
 /// errors  unsupported: the device is no NVIDIA GPU; `format` and `base` are for the message
 inline Status require_gpu(Device& device, StrView format_name, StrView base) {
     const DeviceInfo info = device.info();
-    if (std::string_view(info.arch).starts_with("sm_")) {
+    const std::string_view arch(info.arch);
+    if (arch.starts_with("sm_") || arch.starts_with("compute_")) {  // a binary, or PTX
         return {};
     }
     return error(Code::unsupported, "{}: '{}' cannot be loaded on device '{}' ({}): no kernels",

@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#include "common/arch.cuh"
 #include "tenon/ops/rows.h"
 
 namespace tenon::cuda::sparse {
@@ -156,7 +157,11 @@ __device__ inline Key selected_key(const Args& a, int g, int page, int D, bool r
 
 __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     uint32_t r;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    if constexpr (kHasBf16Mul) {
+        asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    } else {  // plus -0 changes nothing
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    }
     return r;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "common/built_for.h"
 #include "common/context.h"
 #include "kernels/shared/token_checks.h"
 
@@ -53,9 +54,9 @@ Args args_of(const Context& c, const P& p, const kernels::SparseShape& s) {
 }
 
 // CTAs of a cluster: one for each chunk of a full list on Hopper, whose clusters may have 16; as
-// few as share the chunks evenly where eight is the most.
+// few as share the chunks evenly where eight is the most; one where there are no clusters.
 inline unsigned cluster_of(const Context& c, const Args& a) {
-    const int most = c.arch == 90 ? kMostRanks : 8;
+    const int most = c.arch == 90 ? kMostRanks : c.arch < 90 ? 1 : 8;
     const int chunks =
         (a.window + kChunk - 1) / kChunk + a.block_mode + (a.K + kChunk - 1) / kChunk;
     const int each = (chunks + most - 1) / most;
@@ -66,6 +67,7 @@ template <int kD, int kTiles, bool kTurn>
 cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
     auto* kernel = &sparse_kernel<kD, kTiles, kTurn>;
     constexpr size_t kBytes = sizeof(Shared<kD, kTiles>);
+    static_assert(kTiles > 1 || kBytes <= kLeastSharedBlock);
     cudaError_t result =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (result == cudaSuccess && cluster > 8) {
@@ -86,7 +88,7 @@ cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
     config.dynamicSmemBytes = kBytes;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = cluster > 1 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, a);
 }
 

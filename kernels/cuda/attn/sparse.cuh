@@ -10,9 +10,8 @@
 // list order through distributed shared memory. Prefill: one CTA walks the whole list.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "attn/keys.cuh"
+#include "common/cluster.cuh"
 
 namespace tenon::cuda::sparse {
 
@@ -215,7 +214,6 @@ __device__ void load_q4e(Shared<kD, kTiles>& sm, int warp, int lane) {
 
 template <int kD, int kTiles, bool kTurn>
 __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
-    namespace cg = cooperative_groups;
     using S = Shared<kD, kTiles>;
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     S& sm = *reinterpret_cast<S*>(shared_bytes);
@@ -224,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const Args a) {
     constexpr int kGroups = S::kGroups;
     constexpr int kOut = kD >= 64 ? kD / 64 : 1;  // n tiles of 8 columns a warp owns in PV
 
-    cg::cluster_group cluster = cg::this_cluster();
+    Cluster cluster = this_cluster();
     const int ranks = static_cast<int>(cluster.num_blocks());
     const int rank = static_cast<int>(cluster.block_rank());
     const int t = blockIdx.y;

@@ -10,10 +10,9 @@
 // shared memory, each for some of the heads.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "attn/keys.cuh"
 #include "attn/wgmma.cuh"
+#include "common/cluster.cuh"
 #include "common/dependent.cuh"
 
 namespace tenon::cuda::sparse {
@@ -191,11 +190,10 @@ template <bool kTurn>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ Args a, int windows) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    namespace cg = cooperative_groups;
     extern __shared__ uint8_t wide_bytes[];
     auto& sm = *reinterpret_cast<WideShared*>(wide_bytes +
                                               (1024 - (shared_address(wide_bytes) & 1023u)) % 1024);
-    cg::cluster_group cluster = cg::this_cluster();
+    Cluster cluster = this_cluster();
     const int ranks = static_cast<int>(cluster.num_blocks());
     const int rank = static_cast<int>(cluster.block_rank());
     const int t = blockIdx.y;

@@ -11,7 +11,7 @@ namespace tenon::cuda {
 struct Context {
     int device = 0;
     int sms = 1;         ///< multiprocessors
-    int arch = 0;        ///< 90, 121
+    int arch = 0;        ///< 90, 121: what the kernels are built for (built_for.h)
     int smem_block = 0;  ///< most dynamic shared memory of a block, bytes
     /// Misuse that only the device sees (ops.md 1.3): kernels add to this pinned word, see fault()
     /// in common/device.cuh. Only the GPU writes it.

@@ -11,14 +11,21 @@
 
 #include <cuda_runtime.h>
 
+#include "common/arch.cuh"
+#include "common/built_for.h"
+
 namespace tenon::cuda {
 
 __device__ inline void wait_for_previous() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (kHasDependentLaunch) {
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
 }
 
 __device__ inline void let_next_start() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if constexpr (kHasDependentLaunch) {
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    }
 }
 
 /// As kernel<<<grid, block, shared_bytes, stream>>>(args...). The launch's error is left for
@@ -35,7 +42,7 @@ void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = has_clusters(kernel) ? 1 : 0;
     static_cast<void>(cudaLaunchKernelEx(&config, kernel, P(args)...));
 }
 

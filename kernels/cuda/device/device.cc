@@ -46,7 +46,7 @@ Status CudaDevice::create(Host* host, int index, bool graphs, CudaDevice** out) 
     Context& c = device->context_;
     c.device = index;
     c.sms = facts.sms;
-    c.arch = facts.capability;
+    c.arch = kernels_built_for();
     TENON_TRY(cuda_status(
         cudaDeviceGetAttribute(&c.smem_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
         "shared memory of a block"));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/built_for.h"
 #include "common/context.h"
 #include "device/math_modes.cuh"
 
@@ -40,6 +41,10 @@ Status check_math_modes() {
     TENON_TRY(expect("square root", got.root, kExpected.root));
     TENON_TRY(expect("contraction", got.contracted, kExpected.contracted));
     return expect("fma", got.fused, kExpected.fused);
+}
+
+int kernels_built_for() {
+    return built_for(reinterpret_cast<const void*>(&math_modes_kernel));
 }
 
 }  // namespace tenon::cuda

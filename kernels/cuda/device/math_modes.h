@@ -11,4 +11,7 @@ namespace tenon::cuda {
 /// errors  internal: names the mode; device
 Status check_math_modes();
 
+/// built_for (common/built_for.h) of the kernels of the ops.
+int kernels_built_for();
+
 }  // namespace tenon::cuda

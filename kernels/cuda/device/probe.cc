@@ -8,19 +8,39 @@ namespace tenon::cuda {
 
 namespace {
 
-// The build for a compute capability, or empty. "90a" runs on 9.0 alone; "121" on 12.1.
+// What a compute capability runs of the built architectures, or empty: its own code, else that of
+// a lower minor version, else PTX of a lower one, which the driver compiles. "90a" runs on 9.0
+// alone; CMake's "80" is both code and PTX, "80-real" and "80-virtual" are one of them.
 std::string build_for(int capability) {
-    const std::string wanted = std::to_string(capability);
+    std::string best;
+    int best_worth = 0;
     std::string_view list = TENON_CUDA_ARCHITECTURES;
     while (!list.empty()) {
         const size_t comma = list.find(',');
-        const std::string_view one = list.substr(0, comma);
-        if (one.substr(0, one.find_first_not_of("0123456789")) == wanted) {
-            return "sm_" + std::string(one);
-        }
+        const std::string_view entry = list.substr(0, comma);
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+        const std::string_view one = entry.substr(0, entry.find('-'));
+        int number = 0;
+        size_t digits = 0;
+        for (; digits < one.size() && one[digits] >= '0' && one[digits] <= '9'; ++digits) {
+            number = number * 10 + (one[digits] - '0');
+        }
+        const bool general = digits == one.size();
+        const auto offer = [&](const char* kind, bool fits, int worth) {
+            if (fits && worth > best_worth) {
+                best = kind + std::string(one);
+                best_worth = worth;
+            }
+        };
+        if (!entry.ends_with("-virtual")) {
+            const bool minor = general && number / 10 == capability / 10 && number <= capability;
+            offer("sm_", number == capability || minor, 1000 + number);
+        }
+        if (!entry.ends_with("-real")) {
+            offer("compute_", number == capability || (general && number <= capability), number);
+        }
     }
-    return {};
+    return best;
 }
 
 std::string version_text(int version) {

@@ -10,7 +10,7 @@ namespace tenon::cuda {
 
 struct GpuFacts {
     std::string name;    ///< "NVIDIA H200"
-    std::string arch;    ///< "sm_90a", the build that fits
+    std::string arch;    ///< "sm_90a", the build that fits; "compute_80": its PTX
     int capability = 0;  ///< 90, 121
     int sms = 0;
     int64_t memory_bytes = 0;

@@ -293,6 +293,7 @@ __device__ __forceinline__ void load_staged(const StagedSet& set, int rows, int 
         for (int n = 0; n < kBlocks; ++n) {
             bulk_load(staged + n * bytes, set.digits + (int64_t{n} * k + k0) * 8, bytes, &h.staged);
         }
+        loads_sent(&h.staged);
     }
     if (warp < rows) {
         int sum = 0;
@@ -391,6 +392,7 @@ __global__ void __launch_bounds__(kExactThreads, kBlocks == 1 ? 2 : 1)
             barrier_expect(full + fetch_stage, kUnitBytes);
             bulk_load(ring + fetch_stage * kUnitBytes, next, kUnitBytes, full + fetch_stage,
                       policy);
+            loads_sent(full + fetch_stage);
         }
         fetch_stage = fetch_stage + 1 == plan.stages ? 0 : fetch_stage + 1;
         fetch_at += kExactSplits;

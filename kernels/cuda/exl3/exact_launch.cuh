@@ -13,12 +13,16 @@
 namespace tenon::exl3::cuda {
 
 /// Clusters of 1 .. kMostCluster blocks, one a multiprocessor, that the current device runs at
-/// once.
+/// once; 0 of those that it does not have.
 using ClusterCounts = std::array<int, kMostCluster + 1>;
 template <class Kernel>
 cudaError_t clusters_at_once(Kernel* kernel, ClusterCounts* out) {
     const int alone = std::min(
         shared_most(), device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 + 1024);
+    if (!has_clusters()) {
+        (*out)[1] = device_attribute(cudaDevAttrMultiProcessorCount);
+        return cudaSuccess;
+    }
     for (int blocks = 1; blocks <= kMostCluster; ++blocks) {
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(static_cast<unsigned int>(blocks), 64, 1);
@@ -52,8 +56,11 @@ inline ExactPlan choose_plan(const LinearCall& call, int rows, int n_blocks,
     best.clusters = 0;
     double best_cost = 0;
     for (int cluster = 1; cluster <= std::min(kMostCluster, units_k / 2); ++cluster) {
-        const int room =
-            std::max(1, at_once[static_cast<size_t>(cluster)] / std::max(1, call.job_count));
+        const int count = at_once[static_cast<size_t>(cluster)];
+        if (count == 0) {
+            continue;
+        }
+        const int room = std::max(1, count / std::max(1, call.job_count));
         ExactPlan p;
         p.cluster = cluster;
         p.rotated = rotated_first(call.k, rows);
@@ -124,7 +131,7 @@ cudaError_t launch_exact_instance(const LinearCall& call, int row0, int rows, cu
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {static_cast<unsigned int>(plan.cluster), 1, 1};
     config.attrs = attributes;
-    config.numAttrs = plan.cluster > 1 ? 2 : 1;
+    config.numAttrs = plan.cluster > 1 ? 2 : (has_clusters() ? 1 : 0);
     return cudaLaunchKernelEx(&config, kernel, call, plan, row0, rows);
 }
 

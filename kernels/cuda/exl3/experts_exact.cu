@@ -364,7 +364,7 @@ cudaError_t launch(void (*kernel)(Argument), dim3 grid, int threads, int shared_
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = has_clusters() ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, argument);
 }
 

@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
                               policy);
                 }
             }
+            loads_sent(full);
         }
 #pragma unroll
         for (int i = 0; i < kGroupRows; ++i) {

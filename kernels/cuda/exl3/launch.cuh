@@ -21,9 +21,11 @@ cudaError_t launch_instance(const LinearCall& call, int row0, int rows, int slic
     const int stages = stages_that_fit(kCode, kTwiceK, rows, slice, limit);
     cudaLaunchConfig_t config = {};
     const ExpertCall& e = call.experts;
+    const bool clusters = has_clusters();
+    const int slices = clusters ? call.slices : 1;
     config.gridDim = call.job_count > 0
-                         ? dim3(call.slices, call.jobs[call.job_count - 1].block_end, 1)
-                         : dim3(call.slices, e.blocks, call.rows * e.k + (e.has_shared ? 1 : 0));
+                         ? dim3(slices, call.jobs[call.job_count - 1].block_end, 1)
+                         : dim3(slices, e.blocks, call.rows * e.k + (e.has_shared ? 1 : 0));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = smem_layout(kCode, kTwiceK, kBlocks, rows, slice, stages).total;
     config.stream = stream;
@@ -33,7 +35,7 @@ cudaError_t launch_instance(const LinearCall& call, int row0, int rows, int slic
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
-    config.numAttrs = 2;
+    config.numAttrs = clusters ? 2 : 0;
     return cudaLaunchKernelEx(&config, kernel, call, row0, rows, slice, stages);
 }
 

@@ -18,21 +18,23 @@ int shared_most() {
 namespace {
 
 // Rows of a launch of the exact kernel for which some plan fits: devices with less shared memory
-// than an H200 take long inputs in smaller passes.
+// than an H200 take long inputs in smaller passes. 0: not even one; that depends on the weight and
+// the device alone.
 int exact_rows(const LinearCall& call) {
     const int limit = shared_most();
-    for (const int rows : {kRowsExact, kRowsExact / 2}) {
+    const int clusters = has_clusters() ? kMostCluster : 1;
+    for (const int rows : {kRowsExact, kRowsExact / 2, kRowsFused, kRowsFused / 2, 1}) {
         ExactPlan p;
-        p.cluster = std::min(kMostCluster, call.k / kBlock);
+        p.cluster = std::min(clusters, call.k / kBlock);
         p.each = 2;
         p.stages = 1;
         p.rotated = rotated_first(call.k, rows);
-        const int n_blocks = rows / kRowsFused;
+        const int n_blocks = std::max(1, rows / kRowsFused);
         if (exact_layout(call.twice_k, n_blocks, rows, call.k, p).total <= limit) {
             return rows;
         }
     }
-    return kRowsFused;
+    return 0;
 }
 
 }  // namespace
@@ -41,15 +43,17 @@ cudaError_t linear(const LinearCall& call, cudaStream_t stream) {
     if (call.rows <= 0 || (call.job_count == 0 && call.experts.blocks == 0)) {
         return cudaSuccess;
     }
-    const bool exact =
+    const bool may_be_exact =
         call.code == Code::mul1 && call.job_count > 0 && !call.sliced && call.k <= kMostExactK;
+    const int most_exact = may_be_exact ? exact_rows(call) : 0;
+    const bool exact = most_exact > 0;
     int64_t slice = 0;
     for (int s = 0; s < call.slices; ++s) {
         slice = std::max(
             slice, slice_begin(call.k, call.slices, s + 1) - slice_begin(call.k, call.slices, s));
     }
     int most = exact
-                   ? exact_rows(call)
+                   ? most_exact
                    : rows_that_fit(call.code, call.twice_k, static_cast<int>(slice), shared_most());
     if (!exact && call.job_count > 0 &&
         call.jobs[call.job_count - 1].block_end * call.slices >

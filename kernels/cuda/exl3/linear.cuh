@@ -255,19 +255,20 @@ __device__ __forceinline__ bool find_product(const LinearCall& call, int row0, i
     return h.rows > 0;
 }
 
+// What a block does for one slice; without clusters it takes all of them, one after the other, and
+// adds up their parts in the same order.
 template <int kTwiceK, Code kCode, int kBlocks>
-__global__ void __launch_bounds__(kThreads)
-    linear_kernel(const __grid_constant__ LinearCall call, int row0, int rows_most, int slice_most,
-                  int stages) {
+__device__ __forceinline__ void linear_slice(const LinearCall& call, int row0, int rows_most,
+                                             int slice_most, int stages, int slice_index) {
     extern __shared__ __align__(128) uint8_t smem[];
     using SumType = typename Sum<kCode>::Type;
     constexpr int kUnitBytes = unit_words(kTwiceK) * 4;
     auto& h = *reinterpret_cast<Header*>(smem);
     const SmemLayout layout = smem_layout(kCode, kTwiceK, kBlocks, rows_most, slice_most, stages);
-    const int slices = call.slices;
-    const int slice_index = blockIdx.x;
-    const int k0 = static_cast<int>(slice_begin(call.k, slices, slice_index));
-    const int slice = static_cast<int>(slice_begin(call.k, slices, slice_index + 1)) - k0;
+    const int slices = kHasClusters ? call.slices : 1;  // blocks of the cluster
+    const int rank = kHasClusters ? slice_index : 0;
+    const int k0 = static_cast<int>(slice_begin(call.k, call.slices, slice_index));
+    const int slice = static_cast<int>(slice_begin(call.k, call.slices, slice_index + 1)) - k0;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int half_block = warp & 1;
@@ -302,6 +303,7 @@ __global__ void __launch_bounds__(kThreads)
         barrier_expect(full, kUnitBytes);
         bulk_load(ring + (i & in_ring) * kUnitBytes, p.words + unit * unit_words(kTwiceK),
                   kUnitBytes, full);
+        loads_sent(full);
     };
     if (lane == 0) {
         for (int i = 0; i < stages && i < mine; ++i) {
@@ -389,11 +391,15 @@ __global__ void __launch_bounds__(kThreads)
             }
             value = sum * most;
         }
-        float* to = partial + ((row / slices) * slices + slice_index) * kBlock + column;
-        store_cluster(to, row % slices, slices, value);
+        float* to = partial + ((row / slices) * slices + rank) * kBlock + column;
+        store_cluster(to, row % slices, slices,
+                      kHasClusters || slice_index == 0 ? value : *to + value);
     }
     cluster_sync(slices);
-    for (int row = slice_index + slices * warp; row < h.rows; row += slices * kWarps) {
+    if (!kHasClusters && slice_index + 1 < call.slices) {
+        return;
+    }
+    for (int row = rank + slices * warp; row < h.rows; row += slices * kWarps) {
         float v[4] = {};
         for (int s = 0; s < slices; ++s) {
             const float4 part = *reinterpret_cast<const float4*>(
@@ -417,6 +423,25 @@ __global__ void __launch_bounds__(kThreads)
             v[3] += b.w;
         }
         store_y(p.y, p.y_element, h.y_row[row] * p.y_stride + column, v, p.out - column);
+    }
+}
+
+template <int kTwiceK, Code kCode, int kBlocks>
+__global__ void __launch_bounds__(kThreads)
+    linear_kernel(const __grid_constant__ LinearCall call, int row0, int rows_most, int slice_most,
+                  int stages) {
+    if constexpr (kHasClusters) {
+        linear_slice<kTwiceK, kCode, kBlocks>(call, row0, rows_most, slice_most, stages,
+                                              static_cast<int>(blockIdx.x));
+    } else {
+        extern __shared__ __align__(128) uint8_t smem[];
+        uint64_t* full = reinterpret_cast<Header*>(smem)->full + threadIdx.x / 32 * kStages;
+        for (int slice = 0; slice < call.slices; ++slice) {
+            linear_slice<kTwiceK, kCode, kBlocks>(call, row0, rows_most, slice_most, stages, slice);
+            for (int i = 0; threadIdx.x % 32 == 0 && i < stages; ++i) {
+                barrier_end(full + i);
+            }
+        }
     }
 }
 

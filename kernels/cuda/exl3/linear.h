@@ -17,6 +17,9 @@ cudaError_t launch_rate(const LinearCall& call, int row0, int rows, int slice, c
 /// Dynamic shared memory that a block may have on the current device, at most kSharedMost.
 int shared_most();
 
+/// Whether the kernels have their form with clusters on the current device (common/arch.cuh).
+bool has_clusters();
+
 /// Rotates rows [row0, row0 + rows) of all jobs into call.scratch, 1 to 16 of them.
 cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t stream);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../common/built_for.h"
 #include "async.cuh"
 #include "dispatch.cuh"
 #include "prefill_decode.cuh"
@@ -67,16 +68,7 @@ __global__ void __launch_bounds__(kPanelThreads, 3)
         put(row + 8, chunk, chunk_of<kTwiceK, kCode, 1, 0>(runs[t]));
         put(row + 8, chunk + 1, chunk_of<kTwiceK, kCode, 1, 1>(runs[t]));
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (lane == 0) {
-        asm volatile(
-            "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-            "cp.async.bulk.commit_group;\n"
-            "cp.async.bulk.wait_group 0;" ::"l"(call.panel[job] + local * kUnitPanel),
-            "r"(shared_address(tile)), "n"(kUnitPanel)
-            : "memory");
-    }
+    bulk_store(call.panel[job] + local * kUnitPanel, tile, kUnitPanel, lane);
 }
 
 /// Where the rotated rows of a job go.
@@ -119,6 +111,7 @@ cudaError_t decode_panels(const PanelCall& panels, int twice_k, Code code, cudaS
     const int units = panels.unit_end[panels.job_count - 1];
     cudaError_t status = cudaSuccess;
     const bool known = dispatch(twice_k, code, [&](auto rate, auto which) {
+        static_assert(kPanelShared <= tenon::cuda::kLeastSharedBlock);
         auto* kernel = &panel_kernel<decltype(rate)::value, decltype(which)::value>;
         static const cudaError_t allowed =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kPanelShared);

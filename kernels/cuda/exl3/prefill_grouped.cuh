@@ -37,10 +37,6 @@ constexpr int grouped_bytes(int twice_k, int rows, int stages) {
     return 1024 + 16 * stages + 8 * rows + (ring > sums ? ring : sums);
 }
 
-__device__ __forceinline__ void arrive(uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
 // Operands of two tiles of 16 columns for 32 rows of k: steps 2 kPiece and 2 kPiece + 1.
 template <int kTwiceK, Code kCode, int kPiece>
 __device__ __forceinline__ void decode_piece(const uint32_t (&runs)[2][run_registers(kTwiceK)],
@@ -136,17 +132,14 @@ __global__ void __launch_bounds__(kGroupedThreads, kRows <= 64 ? 2 : 1)
         uint8_t* to = ring + stage * kStage;
         const uint32_t x_bytes = tile.padded * 128;
         barrier_expect(full + stage, x_bytes + (two ? 4 : 2) * kUnitBytes);
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-            "[%3];" ::"r"(shared_address(to)),
-            "l"(x + int64_t{step} * x_bytes), "r"(x_bytes), "r"(shared_address(full + stage))
-            : "memory");
+        bulk_load_kept(to, x + int64_t{step} * x_bytes, x_bytes, full + stage);
         for (int half = 0; half < (two ? 2 : 1); ++half) {
             bulk_load(to + kRows * 128 + half * 2 * kUnitBytes,
                       w.words + unit_index(units_k, step, column0 / kUnit + 2 * half) *
                                     unit_words(kTwiceK),
                       2 * kUnitBytes, full + stage);
         }
+        loads_sent(full + stage);
     };
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
@@ -189,7 +182,7 @@ __global__ void __launch_bounds__(kGroupedThreads, kRows <= 64 ? 2 : 1)
         decode_piece<kTwiceK, kCode, 0>(runs, a[0]);
         multiply_piece<kRows>(acc, a[0], at, 0, lane);
         if (step > 0 && lane == 0) {  // what the previous step read has been multiplied
-            arrive(empty + before);
+            barrier_arrive(empty + before);
         }
         decode_piece<kTwiceK, kCode, 1>(runs, a[1]);
         if (threadIdx.x == 0 && step > 0 && step - 1 + stages < steps) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Rotates rows once for all blocks of a launch of the exact kernel: digits, scale and sums of a
 // row.
+#include "../common/built_for.h"
 #include "exact.cuh"
 #include "linear.h"
 
@@ -73,6 +74,10 @@ __global__ void __launch_bounds__(kExactThreads)
 
 }  // namespace
 
+bool has_clusters() {
+    return tenon::cuda::has_clusters(rotate_rows_kernel);
+}
+
 cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t stream) {
     cudaLaunchConfig_t config = {};
     config.gridDim =
@@ -83,7 +88,7 @@ cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = has_clusters() ? 1 : 0;
     return cudaLaunchKernelEx(&config, rotate_rows_kernel, call, row0);
 }
 

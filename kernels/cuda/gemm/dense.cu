@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../common/built_for.h"
 #include "dense_mma.cuh"
 #include "dense_sm90.cuh"
 
@@ -11,16 +12,12 @@ namespace tenon::gemm::cuda {
 
 namespace {
 
-cudaError_t device_values(int* major, int* processors) {
+cudaError_t processor_count(int* processors) {
     int device = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess) {
-        status = cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device);
-    }
-    if (status == cudaSuccess) {
-        status = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-    }
-    return status;
+    const cudaError_t status = cudaGetDevice(&device);
+    return status == cudaSuccess
+               ? cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device)
+               : status;
 }
 
 constexpr int tiles_of(int64_t extent, int64_t each) {
@@ -51,6 +48,7 @@ cudaError_t launch_wgmma(const Call& call, int processors, cudaStream_t stream) 
 
 template <Input kInput>
 cudaError_t launch_mma(const Call& call, cudaStream_t stream) {
+    static_assert(kMmaShared <= tenon::cuda::kLeastSharedBlock);
     auto* kernel = &dense_mma_kernel<kInput>;
     static const cudaError_t allowed =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMmaShared);
@@ -71,15 +69,13 @@ cudaError_t launch_mma(const Call& call, cudaStream_t stream) {
 
 template <Input kInput>
 cudaError_t launch(const Call& call, cudaStream_t stream) {
-    int major = 0, processors = 0;
-    const cudaError_t status = device_values(&major, &processors);
-    if (status != cudaSuccess) {
-        return status;
-    }
-    if (major != 9) {
+    // Hopper's code is 90a or none (cmake/TenonCuda.cmake), so it has wgmma.
+    if (tenon::cuda::built_for(reinterpret_cast<const void*>(&dense_kernel<kInput>)) != 90) {
         return launch_mma<kInput>(call, stream);
     }
-    return launch_wgmma<kInput>(call, processors, stream);
+    int processors = 0;
+    const cudaError_t status = processor_count(&processors);
+    return status == cudaSuccess ? launch_wgmma<kInput>(call, processors, stream) : status;
 }
 
 }  // namespace

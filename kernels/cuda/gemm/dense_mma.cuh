@@ -3,8 +3,8 @@
 // columns, eight warps of 64 x 32, a ring of bulk copies.
 #pragma once
 
+#include "../common/async.cuh"
 #include "../common/mma.cuh"
-#include "../exl3/async.cuh"
 #include "dense_epilogue.cuh"
 
 namespace tenon::gemm::cuda {
@@ -57,32 +57,39 @@ __global__ void __launch_bounds__(kMmaThreads) dense_mma_kernel(const __grid_con
     if (column0 >= job.out) {
         return;
     }
-    uint8_t* tiles = shared_raw + (128 - exl3::cuda::shared_address(shared_raw) % 128) % 128;
+    uint8_t* tiles =
+        shared_raw + (128 - tenon::cuda::async::shared_address(shared_raw) % 128) % 128;
     auto* full = reinterpret_cast<uint64_t*>(tiles + kMmaStages * kMmaStageBytes);
     const int k_tiles = call.k / kTileK;
     const int w_tiles = (call.w_k > 0 ? call.w_k : call.k) / kTileK;
     const auto* x = static_cast<const uint8_t*>(job.x) + int64_t{blockIdx.x} * k_tiles * kTileBytes;
     const auto* w = static_cast<const uint8_t*>(job.w) + int64_t{blockIdx.y} * w_tiles * kTileBytes;
+    constexpr bool kBulk = tenon::cuda::kHasBulkCopies;  // else all threads copy
+    const int each = kBulk ? kTileBytes : kTileBytes / kMmaThreads;
+    const int mine = kBulk ? 0 : static_cast<int>(threadIdx.x) * each;
     const auto fetch = [&](int kt) {
-        if (threadIdx.x == 0 && kt < k_tiles) {
+        if ((!kBulk || threadIdx.x == 0) && kt < k_tiles) {
             const int s = kt % kMmaStages;
             uint8_t* to = tiles + s * kMmaStageBytes;
-            exl3::cuda::barrier_expect(full + s, kMmaStageBytes);
-            exl3::cuda::bulk_load(to, x + int64_t{kt} * kTileBytes, kTileBytes, full + s);
-            exl3::cuda::bulk_load(to + kTileBytes, w + int64_t{kt % w_tiles} * kTileBytes,
-                                  kTileBytes, full + s);
+            tenon::cuda::async::barrier_expect(full + s, kMmaStageBytes);
+            tenon::cuda::async::bulk_load(to + mine, x + int64_t{kt} * kTileBytes + mine, each,
+                                          full + s);
+            tenon::cuda::async::bulk_load(to + kTileBytes + mine,
+                                          w + int64_t{kt % w_tiles} * kTileBytes + mine, each,
+                                          full + s);
+            tenon::cuda::async::loads_sent(full + s);
         }
     };
     if (threadIdx.x == 0) {
         for (int s = 0; s < kMmaStages; ++s) {
-            exl3::cuda::barrier_init(full + s, 1);
+            tenon::cuda::async::barrier_init(full + s, kBulk ? 1 : kMmaThreads);
         }
-        exl3::cuda::fence_barrier_init();
-        for (int s = 0; s < kMmaStages; ++s) {
-            fetch(s);
-        }
+        tenon::cuda::async::fence_barrier_init();
     }
     __syncthreads();
+    for (int s = 0; s < kMmaStages; ++s) {
+        fetch(s);
+    }
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int m0 = warp / 4 * 64;
@@ -90,7 +97,7 @@ __global__ void __launch_bounds__(kMmaThreads) dense_mma_kernel(const __grid_con
     float acc[4][4][4] = {};
     for (int kt = 0; kt < k_tiles; ++kt) {
         const int s = kt % kMmaStages;
-        exl3::cuda::barrier_wait(full + s, static_cast<uint32_t>(kt / kMmaStages) & 1);
+        tenon::cuda::async::barrier_wait(full + s, static_cast<uint32_t>(kt / kMmaStages) & 1);
         const uint8_t* tile = tiles + s * kMmaStageBytes;
 #pragma unroll
         for (int step = 0; step < kTileK / 16; ++step) {

@@ -3,13 +3,13 @@
 // keeps a ring of bulk copies full, two warpgroups multiply 64 rows each.
 #pragma once
 
-#include "../exl3/async.cuh"
+#include "../common/async.cuh"
 #include "dense_epilogue.cuh"
 #include "wgmma.cuh"
 
 namespace tenon::gemm::cuda {
 
-namespace async = exl3::cuda;
+namespace async = tenon::cuda::async;
 
 constexpr int kColumns = 2 * kTileRows;  ///< of y, in a tile
 constexpr int kStages = 4;
@@ -24,18 +24,6 @@ struct Schedule {
     int32_t tile_end[kMaxJobs] = {};
 };
 
-__device__ __forceinline__ void arrive_here(uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(async::shared_address(barrier))
-                 : "memory");
-}
-__device__ __forceinline__ void copy_here(void* to, const void* from, uint32_t bytes,
-                                          uint64_t* barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(async::shared_address(to)),
-        "l"(from), "r"(bytes), "r"(async::shared_address(barrier))
-        : "memory");
-}
 // Butterflies over 128 columns: column bit 0 and bits 3 to 6 lie in a thread, bits 1 and 2 in
 // lanes.
 __device__ __forceinline__ void rotate_sums(float* v, int lane) {
@@ -209,11 +197,12 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
                     async::barrier_wait(empty + stage, parity ^ 1);
                     uint8_t* to = tiles + stage * kStageBytes;
                     async::barrier_expect(full + stage, bytes);
-                    copy_here(to, x + int64_t{kt} * kTileBytes, kTileBytes, full + stage);
+                    async::bulk_load_kept(to, x + int64_t{kt} * kTileBytes, kTileBytes,
+                                          full + stage);
                     for (int half = 0; half < (two ? 2 : 1); ++half) {
-                        copy_here(to + (1 + half) * kTileBytes,
-                                  w + (int64_t{half} * w_tiles + kw) * kTileBytes, kTileBytes,
-                                  full + stage);
+                        async::bulk_load_kept(to + (1 + half) * kTileBytes,
+                                              w + (int64_t{half} * w_tiles + kw) * kTileBytes,
+                                              kTileBytes, full + stage);
                     }
                     kw = kw + 1 == w_tiles ? 0 : kw + 1;
                     stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -228,7 +217,7 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
         const int half_rows = (group - 1) * 64;
         const auto release = [&](int s) {
             if (lane == 0) {
-                arrive_here(empty + s);
+                async::barrier_arrive(empty + s);
             }
         };
         for (int tile = static_cast<int>(blockIdx.x); tile < tiles_all;

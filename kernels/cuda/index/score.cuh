@@ -26,6 +26,32 @@ constexpr int kStages = 3;
 __device__ inline uint32_t score_shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
+/// Four E4M3 values as halves, exactly.
+__device__ inline uint2 halves_of(uint32_t e4m3) {
+    uint32_t out[2] = {__byte_perm(e4m3, 0, 0x1404), __byte_perm(e4m3, 0, 0x3424)};
+#pragma unroll
+    for (uint32_t& x : out) {  // 2^-8 times the values, subnormals included
+        x = (x & 0x80008000u) | (x >> 1 & 0x3F803F80u);
+        asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(x) : "r"(0x5C005C00u));
+    }
+    return make_uint2(out[0], out[1]);
+}
+/// The E4M3 product of group_sums where the tensor core has only halves. The sums are exact in
+/// both.
+__device__ inline void sum_as_halves(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const uint2 w[6] = {halves_of(a[0]), halves_of(a[1]), halves_of(a[2]),
+                        halves_of(a[3]), halves_of(b0),   halves_of(b1)};
+    d[0] = d[1] = d[2] = d[3] = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // two columns of every four
+        const auto of = [&](int i) { return half == 0 ? w[i].x : w[i].y; };
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(of(0)), "r"(of(1)), "r"(of(2)), "r"(of(3)), "r"(of(4)), "r"(of(5)));
+    }
+}
+
 /// d[g][4 nt + k]: sums of group g of this warp's 16 keys with 32 heads; `q` is the shared address
 /// of the heads' bytes of group 0, groups lie `group_bytes` apart. All four warps of a warpgroup
 /// call together.
@@ -69,11 +95,15 @@ __device__ inline void group_sums(float (&d)[kGroups][16], const uint32_t (&a)[k
             asm("ld.shared.b32 %0, [%1];" : "=r"(b0) : "r"(at));
             asm("ld.shared.b32 %0, [%1];" : "=r"(b1) : "r"(at + 128));
             float* e = d[g] + 4 * nt;
-            asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                "{%8,%9}, {%10,%10,%10,%10};"
-                : "=f"(e[0]), "=f"(e[1]), "=f"(e[2]), "=f"(e[3])
-                : "r"(a[g][0]), "r"(a[g][1]), "r"(a[g][2]), "r"(a[g][3]), "r"(b0), "r"(b1),
-                  "f"(0.0f));
+            if constexpr (kHasE4m3Products) {
+                asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, "
+                    "{%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                    : "=f"(e[0]), "=f"(e[1]), "=f"(e[2]), "=f"(e[3])
+                    : "r"(a[g][0]), "r"(a[g][1]), "r"(a[g][2]), "r"(a[g][3]), "r"(b0), "r"(b1),
+                      "f"(0.0f));
+            } else {
+                sum_as_halves(e, a[g], b0, b1);
+            }
         }
     }
 #endif

@@ -16,6 +16,7 @@
 // Heads are summed as in score.cuh: four runs, each ascending by fma, (0 + 2) + (1 + 3).
 #pragma once
 
+#include "common/async.cuh"
 #include "index/score.cuh"
 
 namespace tenon::cuda::index {
@@ -23,23 +24,22 @@ namespace tenon::cuda::index {
 constexpr int kRowsShared = 8;  // rows of a segment that share one unpacking of a key
 
 __device__ inline void mbarrier_init(uint64_t* bar, unsigned count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(score_shared_address(bar)),
-                 "r"(count));
+    async::barrier_init(bar, count);
 }
 __device__ inline void mbarrier_wait(uint64_t* bar, unsigned phase) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
-            score_shared_address(bar)),
-        "r"(phase)
-        : "memory");
+    if constexpr (kHasBulkCopies) {
+        asm volatile(
+            "{\n.reg .pred done;\nagain:\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
+                score_shared_address(bar)),
+            "r"(phase)
+            : "memory");
+    } else {
+        async::barrier_wait(bar, phase);
+    }
 }
 __device__ inline void bulk_load(void* to, const void* from, unsigned bytes, uint64_t* bar) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(score_shared_address(to)),
-        "l"(from), "r"(bytes), "r"(score_shared_address(bar))
-        : "memory");
+    async::bulk_load_kept(to, from, bytes, bar);
 }
 
 __device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selector) {
@@ -288,7 +288,9 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
         for (int s = 0; s < kPageStages; ++s) {
             mbarrier_init(&sm.full[warp][s], 1);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        if constexpr (kHasBulkCopies) {
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
     }
     __syncwarp();
     int stage = 0;  // of the next tile to use, and its phase
@@ -358,12 +360,10 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
             sm.tile[warp][fetch_stage] = codes_from;
             if (codes_from != nullptr) {
                 PageStage& s = sm.stage[warp][fetch_stage];
-                asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                                 score_shared_address(full)),
-                             "r"(static_cast<unsigned>(sizeof(PageStage)))
-                             : "memory");
+                async::barrier_expect(full, sizeof(PageStage));
                 bulk_load(s.codes, codes_from, sizeof(s.codes), full);
                 bulk_load(s.scales, scales_from, sizeof(s.scales), full);
+                async::loads_sent(full);
                 codes_from += sizeof(s.codes);
                 scales_from += sizeof(s.scales);
             } else {

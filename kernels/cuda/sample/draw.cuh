@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// sample.draw: a cluster of eight blocks a row, without a full sort.
+// sample.draw: a cluster of blocks a row, without a full sort.
 //
 // Adjusted logits of a block's slice stay in shared memory (or in scratch where they do not fit).
 // top_k and top_p need a threshold (logit, id): ids that can pass are gathered into one block,
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
     auto* list_weight = reinterpret_cast<unsigned long long*>(draw_bytes + sizeof(DrawShared));
     auto* list_key = reinterpret_cast<uint32_t*>(list_weight + a.gathered);
     auto* list_id = reinterpret_cast<int*>(list_key + a.gathered);
-    cg::cluster_group cluster = cg::this_cluster();
+    Cluster cluster = this_cluster();
     const int rank = static_cast<int>(cluster.block_rank());
     const int m = blockIdx.x / kRanks;
     const int tid = threadIdx.x;

@@ -32,7 +32,7 @@ __device__ inline unsigned long long composite(float x, int64_t id) {
 
 __global__ void __launch_bounds__(kThreads) logprobs_kernel(const __grid_constant__ LogprobArgs a) {
     __shared__ LogprobShared sm;
-    cg::cluster_group cluster = cg::this_cluster();
+    Cluster cluster = this_cluster();
     const int rank = static_cast<int>(cluster.block_rank());
     const int m = blockIdx.x / kRanks;
     const int tid = threadIdx.x;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT
 // A row of logits shared by a cluster of eight blocks: slices and reductions over the cluster.
+// Where there are no clusters a block has the row alone.
 #pragma once
 
-#include <cooperative_groups.h>
-
+#include "common/arch.cuh"
+#include "common/cluster.cuh"
 #include "sample/noise.cuh"
 
 namespace tenon::cuda::sample {
 
-namespace cg = cooperative_groups;
-
-constexpr int kRanks = 8;
+/// Blocks of a row on an architecture.
+__host__ __device__ constexpr int ranks_of(int arch) {
+    return arch >= 90 ? 8 : 1;
+}
+constexpr int kRanks = ranks_of(kArch);  // in device code
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 
@@ -85,7 +88,7 @@ __device__ inline T block_fold(Places& p, T x, F f, int& turn) {
 
 /// Then over the blocks of the cluster, ranks ascending. Every thread of the cluster gets it.
 template <class T, class F>
-__device__ inline T cluster_fold(cg::cluster_group& cluster, Places& p, T x, F f, int& turn,
+__device__ inline T cluster_fold(Cluster& cluster, Places& p, T x, F f, int& turn,
                                  int& cluster_turn) {
     x = block_fold(p, x, f, turn);
     T* mine = reinterpret_cast<T*>(&p.block[cluster_turn]);

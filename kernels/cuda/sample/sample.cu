@@ -15,8 +15,9 @@ using kernels::check_op;
 using kernels::dim;
 using kernels::rows_of;
 
-int64_t slice_floats(int64_t V) {
-    return ((V + sample::kRanks - 1) / sample::kRanks + 3) / 4 * 4;
+int64_t slice_floats(const Context& c, int64_t V) {
+    const int ranks = sample::ranks_of(c.arch);
+    return ((V + ranks - 1) / ranks + 3) / 4 * 4;
 }
 
 // How the shared memory of a drawing block is used: by the device and V alone.
@@ -29,7 +30,7 @@ DrawPlan plan_of(const Context& c, int64_t V) {
     constexpr int64_t kEntry = 16;  // weight, key, id
     const int64_t base = sizeof(sample::DrawShared);
     for (int gathered : {8192, 4096, 2048, 1024}) {
-        const int64_t bytes = base + gathered * kEntry + slice_floats(V) * 4;
+        const int64_t bytes = base + gathered * kEntry + slice_floats(c, V) * 4;
         if (bytes <= c.smem_block) {
             return {gathered, false, bytes};
         }
@@ -38,15 +39,16 @@ DrawPlan plan_of(const Context& c, int64_t V) {
 }
 
 int64_t draw_scratch(void* self, const SampleDraw& p) noexcept {
+    const Context& c = context(self);
     const int64_t V = dim(p.logits, 1);
-    return plan_of(context(self), V).spills
-               ? rows_of(p.logits) * sample::kRanks * slice_floats(V) * 4
+    return plan_of(c, V).spills
+               ? rows_of(p.logits) * sample::ranks_of(c.arch) * slice_floats(c, V) * 4
                : 0;
 }
 
 template <class A>
-cudaError_t launch_clusters(void (*kernel)(A), const A& a, int64_t M, size_t bytes,
-                            cudaStream_t stream) {
+cudaError_t launch_clusters(const Context& c, void (*kernel)(A), const A& a, int64_t M,
+                            size_t bytes, cudaStream_t stream) {
     if (bytes > 0) {
         const cudaError_t result = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -55,18 +57,19 @@ cudaError_t launch_clusters(void (*kernel)(A), const A& a, int64_t M, size_t byt
             return result;
         }
     }
+    const auto ranks = static_cast<unsigned>(sample::ranks_of(c.arch));
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = sample::kRanks;
+    attribute.val.clusterDim.x = ranks;
     attribute.val.clusterDim.y = 1;
     attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(M * sample::kRanks));
+    config.gridDim = dim3(static_cast<unsigned>(M) * ranks);
     config.blockDim = dim3(sample::kThreads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = ranks > 1 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, a);
 }
 
@@ -111,12 +114,12 @@ Status draw(void* self, const SampleDraw& p, Stream& stream) noexcept {
     a.spill = plan.spills ? p.scratch.as<float>() : nullptr;
     a.gathered = plan.gathered;
     a.faults = c.faults;
-    return cuda_status(launch_clusters(&sample::draw_kernel, a, M, static_cast<size_t>(plan.bytes),
-                                       native(stream)),
+    return cuda_status(launch_clusters(c, &sample::draw_kernel, a, M,
+                                       static_cast<size_t>(plan.bytes), native(stream)),
                        SampleDraw::kOp.name);
 }
 
-Status logprobs(void*, const SampleLogprobs& p, Stream& stream) noexcept {
+Status logprobs(void* self, const SampleLogprobs& p, Stream& stream) noexcept {
     TENON_TRY(check_op(p));
     const int64_t M = rows_of(p.logits);
     if (M == 0) {
@@ -134,8 +137,9 @@ Status logprobs(void*, const SampleLogprobs& p, Stream& stream) noexcept {
     a.lp = p.lp.as<float>();
     a.lp_stride = p.lp.stride[0];
     a.token_lp = p.token_lp.as<float>();
-    return cuda_status(launch_clusters(&sample::logprobs_kernel, a, M, 0, native(stream)),
-                       SampleLogprobs::kOp.name);
+    return cuda_status(
+        launch_clusters(context(self), &sample::logprobs_kernel, a, M, 0, native(stream)),
+        SampleLogprobs::kOp.name);
 }
 
 Status count(void* self, const SampleCount& p, Stream& stream) noexcept {
