@@ -2,6 +2,7 @@
 // Launching attn.sparse and attn.sparse_turn: arguments, choice of the kernel, cluster size.
 #pragma once
 
+#include "attn/prefill.h"
 #include "attn/sparse.cuh"
 #include "attn/wide.cuh"
 
@@ -139,6 +140,10 @@ Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime re
     cudaError_t result = cudaSuccess;
     if (const int ranks = wide_ranks(c, a, D, regime); ranks > 0) {
         result = launch_wide<kTurn>(a, ranks, stream);
+        return result == cudaSuccess ? launched(op) : cuda_status(result, op);
+    }
+    if (flows(c, a, D, regime)) {
+        result = launch_flow<kTurn>(c, a, stream);
         return result == cudaSuccess ? launched(op) : cuda_status(result, op);
     }
     switch (D) {
