@@ -17,12 +17,11 @@ namespace tenon::exl3::cuda {
 using ClusterCounts = std::array<int, kMostCluster + 1>;
 template <class Kernel>
 cudaError_t clusters_at_once(Kernel* kernel, ClusterCounts* out) {
-    const int alone = std::min(
-        shared_most(), device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 + 1024);
     if (!has_clusters()) {
         (*out)[1] = device_attribute(cudaDevAttrMultiProcessorCount);
         return cudaSuccess;
     }
+    const int alone = shared_alone();
     for (int blocks = 1; blocks <= kMostCluster; ++blocks) {
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(static_cast<unsigned int>(blocks), 64, 1);
@@ -122,8 +121,10 @@ cudaError_t launch_exact_instance(const LinearCall& call, int row0, int rows, cu
         dim3(static_cast<unsigned int>(plan.cluster), static_cast<unsigned int>(plan.clusters),
              static_cast<unsigned int>(call.job_count));
     config.blockDim = dim3(kExactThreads);
-    config.dynamicSmemBytes =
-        static_cast<size_t>(exact_layout(kTwiceK, kBlocks, rows, call.k, plan).total);
+    // A plan counts on one block a multiprocessor. A launch that starts early finds some of them
+    // taken and would put two of its blocks on others, which then take twice as long.
+    config.dynamicSmemBytes = static_cast<size_t>(
+        std::max(shared_alone(), exact_layout(kTwiceK, kBlocks, rows, call.k, plan).total));
     config.stream = stream;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

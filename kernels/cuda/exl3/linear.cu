@@ -15,6 +15,11 @@ int shared_most() {
     return std::min(kSharedMost, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
 }
 
+int shared_alone() {
+    return std::min(shared_most(),
+                    device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 + 1024);
+}
+
 namespace {
 
 // Rows of a launch of the exact kernel for which some plan fits: devices with less shared memory

@@ -17,6 +17,10 @@ cudaError_t launch_rate(const LinearCall& call, int row0, int rows, int slice, c
 /// Dynamic shared memory that a block may have on the current device, at most kSharedMost.
 int shared_most();
 
+/// With this much no two blocks share a multiprocessor: a little over half, or shared_most() if
+/// that is less.
+int shared_alone();
+
 /// Whether the kernels have their form with clusters on the current device (common/arch.cuh).
 bool has_clusters();
 
