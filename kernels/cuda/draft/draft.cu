@@ -17,7 +17,7 @@ using kernels::rows_of;
 
 // Blocks of a step; each leaves its best of every segment in scratch.
 int64_t step_blocks(const Context& c) {
-    return int64_t{c.sms} * draft::kStepBlocks;
+    return int64_t{c.sms} * 3;
 }
 int64_t parts_bytes(const Context& c, int64_t S) {
     return S == 0 ? 0 : step_blocks(c) * S * static_cast<int64_t>(sizeof(DraftBest));
@@ -37,22 +37,12 @@ cudaError_t launch_step(const Context& c, const draft::StepArgs& a, cudaStream_t
     return cudaGetLastError();
 }
 
-// Two fifths of the L2 cache hold the head's first tiles from one step of a pass to the next.
-int64_t kept_tiles(const Context& c, int r) {
-    int bytes = 0;
-    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, c.device) != cudaSuccess) {
-        return 0;
-    }
-    return int64_t{bytes} * 2 / 5 / (int64_t{16} * r * 2);
-}
-
 cudaError_t enqueue_step(const Context& c, draft::StepArgs a, cudaStream_t stream) {
     if (!a.embed_bf16 || !a.head_bf16 || a.r % 32 != 0) {
         const dim3 grid(static_cast<unsigned>(step_blocks(c)), static_cast<unsigned>(a.S));
         launch_dependent(&draft::step_plain_kernel, grid, draft::kThreads, 0, stream, a);
         return cudaGetLastError();
     }
-    a.kept = kept_tiles(c, a.r);
     const int S = a.S;
     for (a.first = 0; a.first < S; a.first += 32) {  // a column of an mma does not see the others
         a.S = std::min(32, S - a.first);

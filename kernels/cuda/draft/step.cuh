@@ -15,7 +15,6 @@ namespace tenon::cuda::draft {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kStepBlocks = 4;  // of a multiprocessor
 
 struct StepArgs {
     const float* base;  // [S, V], rows at base_stride
@@ -35,7 +34,6 @@ struct StepArgs {
     int step, vocab_at;
     DraftBest* parts;  // [blocks, S_total]
     int S_total;
-    int64_t kept;  // tiles of 16 ids that stay in the L2 cache for the next step; others pass
     unsigned long long* faults;
 };
 
@@ -115,10 +113,8 @@ __host__ __device__ inline int embed_pitch(int r) {
     return r * 2 % 128 == 0 ? r * 2 + 64 : r * 2;
 }
 
-// Few segments: as many blocks as registers allow, so that no warp takes a third tile.
 template <int kTiles>
-__global__ void __launch_bounds__(kThreads, kTiles == 1 ? kStepBlocks : 1)
-    step_kernel(const __grid_constant__ StepArgs a) {
+__global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ StepArgs a) {
     extern __shared__ __align__(16) uint8_t step_bytes[];
     __shared__ Judge judges[kTiles * 8];
     __shared__ DraftBest bests[kWarps][kTiles * 8];
@@ -162,7 +158,6 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kStepBlocks : 1)
         best[nt][0] = best[nt][1] = nothing();
     }
     for (int64_t tile = own_tile; tile < tiles; tile += int64_t{gridDim.x} * kWarps) {
-        const bool kept = tile < a.kept;
         const int64_t v0 = tile * 16 + r;
         const int64_t v1 = v0 + 8;
         const auto* h0 = reinterpret_cast<const uint4*>(head + (v0 < a.V ? v0 : a.V - 1) * a.r) + c;
@@ -189,8 +184,8 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kStepBlocks : 1)
 #pragma unroll
             for (int j = 0; j < kBatch; ++j) {
                 if (first + j < a.r / 32) {
-                    x[j] = kept ? __ldg(h0 + (first + j) * 4) : load_once(h0 + (first + j) * 4);
-                    y[j] = kept ? __ldg(h1 + (first + j) * 4) : load_once(h1 + (first + j) * 4);
+                    x[j] = __ldcs(h0 + (first + j) * 4);
+                    y[j] = __ldcs(h1 + (first + j) * 4);
                 }
             }
 #pragma unroll
