@@ -239,9 +239,8 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
         seen = a.seen + a.row[a.index[m]].slot * a.V;
     }
     Ranked strongest{0, -1};
-    for (int64_t i = tid; i < slice.n; i += kThreads) {
+    const auto adjusted = [&](int64_t i, float x, uint32_t allowed) {
         const int id = static_cast<int>(slice.first + i);
-        float x = l[i];
         if (drafts >= 0) {
             const unsigned before = seen[id];
             unsigned drafted = 0;
@@ -252,13 +251,30 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const __grid_constant__ 
                 x = penalise(x, (before & kSeenCount) + drafted, s);
             }
         }
-        uint32_t allowed = a.mask == nullptr ? ~0u : a.mask[m * a.mask_stride + id / 32];
-        allowed &= a.forbid == nullptr ? ~0u : ~a.forbid[id / 32];
         x = (allowed >> (id % 32) & 1u) != 0 ? x : -__builtin_huge_valf();
-        l[i] = x;
         if (x > -__builtin_huge_valf()) {
             strongest = better_of(strongest, {static_cast<double>(x), id});
         }
+        return x;
+    };
+    const auto allowed_at = [&](int64_t i) {
+        const int64_t word = (slice.first + i) / 32;
+        const uint32_t allowed = a.mask == nullptr ? ~0u : a.mask[m * a.mask_stride + word];
+        return allowed & (a.forbid == nullptr ? ~0u : ~a.forbid[word]);
+    };
+    // A slice starts at a multiple of four, so four ids share a word.
+#pragma unroll 4
+    for (int64_t i = tid; i < slice.n / 4; i += kThreads) {
+        float4 x = reinterpret_cast<const float4*>(l)[i];
+        const uint32_t allowed = allowed_at(4 * i);
+        x.x = adjusted(4 * i, x.x, allowed);
+        x.y = adjusted(4 * i + 1, x.y, allowed);
+        x.z = adjusted(4 * i + 2, x.z, allowed);
+        x.w = adjusted(4 * i + 3, x.w, allowed);
+        reinterpret_cast<float4*>(l)[i] = x;
+    }
+    for (int64_t i = slice.n / 4 * 4 + tid; i < slice.n; i += kThreads) {
+        l[i] = adjusted(i, l[i], allowed_at(i));
     }
     strongest = cluster_fold(cluster, sm.places, strongest, Best(), turn, cluster_turn);
     const auto logprob_of = [&](int token) {
