@@ -12,16 +12,22 @@ namespace tenon::dsv41 {
 
 namespace {
 
-void log_weights(Host& host, const WeightLoader& loader, std::chrono::nanoseconds took) {
+/// A rate says something where weights cross to a device; on a CPU they are packed meanwhile.
+void log_weights(Host& host, const WeightLoader& loader, std::chrono::nanoseconds took, bool cpu,
+                 int64_t scratch_bytes) {
     int64_t bytes = 0;
     for (const auto& [tag, count] : loader.bytes()) {
         bytes += count;
     }
     const double seconds = std::chrono::duration<double>(took).count();
-    const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
-    host.log(LogLevel::info, "dsv41",
-             format("weights loaded bytes={} ms={} gb_per_s={}", bytes,
-                    static_cast<int64_t>(seconds * 1e3), std::round(rate * 100) / 100));
+    std::string text =
+        format("weights loaded bytes={} ms={}", bytes, static_cast<int64_t>(seconds * 1e3));
+    if (!cpu) {
+        const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+        text +=
+            format(" gb_per_s={} scratch_bytes={}", std::round(rate * 100) / 100, scratch_bytes);
+    }
+    host.log(LogLevel::info, "dsv41", text);
 }
 
 }  // namespace
@@ -95,13 +101,16 @@ Status Dsv41Model::init(const ModelServices& services) {
     TENON_TRY(device_->create_event(done_event_.out()));
     TENON_TRY(bind_ops(services));
 
-    WeightLoader loader(*services.weights, services.formats, device_, stream_.get(),
+    load_device_ = std::make_unique<LoadDevice>(*device_);
+    WeightLoader loader(*services.weights, services.formats, load_device_.get(), stream_.get(),
                         parts_.ranks.rank, parts_.ranks.world);
     const auto began = std::chrono::steady_clock::now();
     Status loaded = load_weights(c, parts_.ranks, parts_.with_drafts, loader, &weights_);
     plain_buffers_ = loader.take_buffers();
+    const int64_t scratch_bytes = load_device_->finish();
     TENON_TRY(std::move(loaded));
-    log_weights(*host_, loader, std::chrono::steady_clock::now() - began);
+    log_weights(*host_, loader, std::chrono::steady_clock::now() - began, device_->info().cpu,
+                scratch_bytes);
 
     TENON_TRY(
         state_.allocate(c, parts_.shape, parts_.with_drafts, parts_.ranks.rank == 0, *device_));

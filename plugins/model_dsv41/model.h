@@ -9,6 +9,7 @@
 #include "decode_graphs.h"
 #include "engram_reader.h"
 #include "forward.h"
+#include "load_device.h"
 #include "slots.h"
 #include "snapshots.h"
 #include "staging.h"
@@ -181,6 +182,7 @@ class Dsv41Model final : public Model, private EngramFeed {
     Communicator* communicator_ = nullptr;
     Ref<Stream> stream_;
     Ref<Event> tokens_event_, drafts_event_, done_event_;
+    std::unique_ptr<LoadDevice> load_device_;  // before what was allocated through it
     ModelWeights weights_;
     std::vector<Ref<Buffer>> plain_buffers_;
     DeviceState state_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 
 #include "packed_rows.h"
 #include "unique_file.h"
@@ -130,29 +131,44 @@ class TablePacker {
         return {};
     }
 
-    /// Records of one block, from the two official arrays.
-    Status fill(int64_t block) {
+    /// Rows of one block, as the two official arrays hold them.
+    struct Rows {
+        std::vector<uint8_t> values, scales;
+    };
+
+    int64_t first_row_of(int64_t block) const {
+        return block * header_.block_pages * header_.records_per_page;
+    }
+    int64_t rows_of(int64_t block) const {
+        return std::min(pages_of(block) * header_.records_per_page,
+                        slice_.rows - first_row_of(block));
+    }
+
+    Status read(int64_t block, Rows* out) const {
         const int64_t width = config_.engram.width;
         const int64_t groups = width / 32;
-        const int64_t first = block * header_.block_pages * header_.records_per_page;
-        const int64_t count =
-            std::min(pages_of(block) * header_.records_per_page, slice_.rows - first);
-        values_.resize(static_cast<size_t>(count * width));
-        scales_.resize(static_cast<size_t>(count * groups));
-        const auto row = static_cast<uint64_t>(slice_.first_row + first);
+        out->values.resize(static_cast<size_t>(rows_of(block) * width));
+        out->scales.resize(static_cast<size_t>(rows_of(block) * groups));
+        const auto row = static_cast<uint64_t>(slice_.first_row + first_row_of(block));
         TENON_TRY(source_.read(engram_values_name(header_.layer),
-                               row * static_cast<uint64_t>(width), values_.size(), values_.data()));
-        TENON_TRY(source_.read(engram_scales_name(header_.layer),
-                               row * static_cast<uint64_t>(groups), scales_.size(),
-                               scales_.data()));
+                               row * static_cast<uint64_t>(width), out->values.size(),
+                               out->values.data()));
+        return source_.read(engram_scales_name(header_.layer), row * static_cast<uint64_t>(groups),
+                            out->scales.size(), out->scales.data());
+    }
+
+    /// Records of one block.
+    void arrange(int64_t block, const Rows& rows) {
+        const int64_t width = config_.engram.width;
+        const int64_t groups = width / 32;
         std::fill(block_.begin(), block_.begin() + pages_of(block) * kRowPage, uint8_t{0});
-        for (int64_t i = 0; i < count; ++i) {
+        for (int64_t i = 0; i < rows_of(block); ++i) {
             uint8_t* record = block_.data() + i / header_.records_per_page * kRowPage +
                               i % header_.records_per_page * header_.record_bytes;
-            std::memcpy(record, values_.data() + i * width, static_cast<size_t>(width));
-            std::memcpy(record + width, scales_.data() + i * groups, static_cast<size_t>(groups));
+            std::memcpy(record, rows.values.data() + i * width, static_cast<size_t>(width));
+            std::memcpy(record + width, rows.scales.data() + i * groups,
+                        static_cast<size_t>(groups));
         }
-        return {};
     }
 
     Status build() {
@@ -169,9 +185,24 @@ class TablePacker {
             TENON_TRY_CTX(sums.write_at(0, header_.source, sizeof header_.source), "{}",
                           sums_path());
         }
+        // Reads past the page cache have no read-ahead: the next block is read while one is
+        // written.
+        Rows now, ahead;
+        std::future<Status> reading;  // ends before what it writes to goes
+        const auto start = [&](int64_t b) {
+            if (b < header_.blocks()) {
+                reading = std::async(std::launch::async, [this, b, &ahead] {
+                    return guard([&] { return read(b, &ahead); });
+                });
+            }
+        };
+        start(static_cast<int64_t>(sums_.size()));
         for (auto b = static_cast<int64_t>(sums_.size()); b < header_.blocks(); ++b) {
             TENON_TRY(check_cancelled());
-            TENON_TRY(fill(b));
+            TENON_TRY(reading.get());
+            std::swap(now, ahead);
+            start(b + 1);
+            arrange(b, now);
             const auto n = static_cast<size_t>(pages_of(b) * kRowPage);
             TENON_TRY_CTX(data.write_at(block_at(b), block_.data(), n), "{}", part());
             // The checksum is listed only after its block is on disk, so that a listed block is
@@ -227,7 +258,7 @@ class TablePacker {
     EngramSlice slice_;
     PackedHeader header_;
     std::string path_;
-    std::vector<uint8_t> block_, values_, scales_;
+    std::vector<uint8_t> block_;
     std::vector<uint64_t> sums_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "experts_by_linear.h"
+#include "plugins/quant_common/weight_pipe.h"
 #include "tenon/numeric.h"
 
 namespace tenon::dsv41 {
@@ -25,6 +26,15 @@ std::string shape_text(const TensorInfo& info) {
 
 const char* type_text(PlainType type) {
     return type == PlainType::bf16 ? "bf16" : "bf16 or f32";
+}
+
+// bf16 anywhere in memory.
+void widen(const uint8_t* from, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; ++i) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, from + 2 * i, sizeof bits);
+        to[i] = bf16_to_f32(bits);
+    }
 }
 
 }  // namespace
@@ -104,6 +114,7 @@ Status WeightLoader::count_matrix(QuantFormat& format, const MatrixDesc& desc) {
     int64_t bytes = 0;
     TENON_TRY_CTX(format.plan_bytes(request, &bytes), "{}", desc.base);
     bytes_[tag_] += bytes;
+    largest_ = std::max(largest_, bytes);
     return {};
 }
 
@@ -242,6 +253,54 @@ Status WeightLoader::experts_by_matrix(const ExpertsDesc& desc, Ref<QuantExperts
     return {};
 }
 
+// To host memory, from the mapping.
+Status WeightLoader::copy_plain(const std::string& name, DType stored, int64_t first,
+                                const TensorView& to) {
+    TensorView source;
+    TENON_TRY(source_.map(name, &source));
+    const uint8_t* from = source.as<uint8_t>() + first;
+    if (to.dtype == stored) {
+        std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+    } else {
+        widen(from, to.elements(), to.as<float>());
+    }
+    return {};
+}
+
+// To a device, past the page cache: large tensors through a pipe, as formats do.
+Status WeightLoader::upload_plain(const std::string& name, DType stored, int64_t first,
+                                  const TensorView& to) {
+    constexpr int64_t kPiped = 1 << 20;
+    if (to.dtype == stored && to.bytes() >= kPiped) {
+        quant::WeightPipe pipe(*device_, *stream_);
+        quant::PipeJob job;
+        job.source = &source_;
+        job.tensor = name;
+        job.offset = first;
+        job.row_bytes = to.bytes();
+        job.to = to.data;
+        TENON_TRY(pipe.add(job));
+        TENON_TRY(pipe.start());
+        TENON_TRY(pipe.next());
+        return pipe.drain();
+    }
+    const int64_t bytes = to.elements() * dtype_bytes(stored);
+    std::vector<uint8_t> read(static_cast<size_t>(bytes));
+    TENON_TRY(source_.read(name, static_cast<uint64_t>(first), static_cast<uint64_t>(bytes),
+                           read.data()));
+    std::vector<float> widened;
+    TensorView host = to;
+    host.place = Place::host;
+    host.data = read.data();
+    if (to.dtype != stored) {
+        widened.resize(static_cast<size_t>(to.elements()));
+        widen(read.data(), to.elements(), widened.data());
+        host.data = widened.data();
+    }
+    TENON_TRY(device_->copy(to, host, *stream_));
+    return device_->synchronize(*stream_);
+}
+
 Status WeightLoader::plain(const PlainDesc& desc, TensorView* out) {
     TensorInfo info;
     TENON_TRY(source_.find(desc.name, &info));
@@ -281,29 +340,10 @@ Status WeightLoader::plain(const PlainDesc& desc, TensorView* out) {
     TENON_TRY_CTX(device_->allocate(wanted, buffer.out()), "{}", desc.name);
     local.data = buffer->data();
     local.place = buffer->place();
-    TensorView source;
-    TENON_TRY_CTX(source_.map(desc.name, &source), "{}", desc.name);
-    const auto elements = static_cast<size_t>(local.elements());
-    std::vector<float> widened;
-    const char* from = source.as<char>() + first_element * dtype_bytes(info.dtype);
-    if (dtype != info.dtype) {
-        widened.resize(elements);
-        for (size_t i = 0; i < elements; ++i) {
-            uint16_t bits = 0;
-            std::memcpy(&bits, from + 2 * i, 2);
-            widened[i] = bf16_to_f32(bits);
-        }
-        from = reinterpret_cast<const char*>(widened.data());
-    }
-    if (local.place == Place::host) {
-        std::memcpy(local.data, from, static_cast<size_t>(local.bytes()));
-    } else {
-        TensorView host = local;
-        host.data = const_cast<char*>(from);
-        host.place = Place::host;
-        TENON_TRY_CTX(device_->copy(local, host, *stream_), "{}", desc.name);
-        TENON_TRY_CTX(device_->synchronize(*stream_), "{}", desc.name);
-    }
+    const int64_t first = first_element * dtype_bytes(info.dtype);
+    TENON_TRY_CTX(local.place == Place::host ? copy_plain(desc.name, info.dtype, first, local)
+                                             : upload_plain(desc.name, info.dtype, first, local),
+                  "{}", desc.name);
     *out = local;
     buffers_.push_back(std::move(buffer));
     return {};

@@ -75,6 +75,8 @@ class WeightLoader {
     /// Bytes are counted under this tag until the next call.
     void set_tag(std::string tag) { tag_ = std::move(tag); }
     const std::map<std::string, int64_t>& bytes() const { return bytes_; }
+    /// Bytes of the largest matrix that was planned.
+    int64_t largest() const { return largest_; }
 
     Status matrix(const MatrixDesc& desc, Linear* out);
     /// `single`: some member is also multiplied alone, so a format's group would not do.
@@ -92,6 +94,9 @@ class WeightLoader {
     Status find_format(const std::string& base, QuantFormat** out);
     Status request_for(const MatrixDesc& desc, WeightRequest* out);
     Status load_one(QuantFormat& format, const MatrixDesc& desc, Linear* out);
+    /// `first`: byte of the tensor where `to` begins; bf16 is widened if `to` is f32.
+    Status copy_plain(const std::string& name, DType stored, int64_t first, const TensorView& to);
+    Status upload_plain(const std::string& name, DType stored, int64_t first, const TensorView& to);
     Status experts_by_matrix(const ExpertsDesc& desc, Ref<QuantExperts>* out);
     Status count_matrix(QuantFormat& format, const MatrixDesc& desc);
     std::vector<MatrixDesc> expert_matrices(const ExpertsDesc& desc) const;
@@ -105,6 +110,7 @@ class WeightLoader {
     int32_t rank_, world_;
     std::string tag_ = "weights.other";
     std::map<std::string, int64_t> bytes_;
+    int64_t largest_ = 0;
     std::vector<Ref<Buffer>> buffers_;
 };
 

@@ -11,7 +11,8 @@
 
 namespace tenon::quant {
 
-/// How much of a matrix a call needs: a memory plan reads shapes only.
+/// How much of a matrix a call needs: a memory plan, and a device that reads the checkpoint itself,
+/// take shapes only.
 enum class Want { shapes, data };
 
 /// The three projections of one expert; empty if the rank does not hold it.
@@ -35,6 +36,8 @@ template <class Part>
 class Backend {
   public:
     virtual ~Backend() = default;
+    /// What the parts of a load must hold.
+    virtual Want wants() const = 0;
     virtual Status weight(const std::string& name, const QuantInfo& info,
                           const std::vector<Part>& groups, QuantWeight** out) = 0;
     virtual Status group(const std::string& name, const std::vector<Part>& members,
@@ -57,6 +60,7 @@ class CpuBackend final : public Backend<Part> {
           make_(std::move(make)),
           bytes_(std::move(bytes)) {}
 
+    Want wants() const override { return Want::data; }
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
         *out = packed::make_weight(name, info, all(groups), pool_);

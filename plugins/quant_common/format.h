@@ -46,7 +46,7 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
             std::unique_ptr<Backend<Part>> backend;
             TENON_TRY(codec_.backend(request.base, request.device, &backend));
             Set set;
-            TENON_TRY(prepare(request, Want::data, &set));
+            TENON_TRY(prepare(request, backend->wants(), &set));
             return backend->weight(request.base.str(), set.info, set.parts, out);
         });
     }
@@ -118,7 +118,7 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
                 return error(Code::unsupported, "{}: a block-diagonal weight is not grouped",
                              r.base);
             }
-            Status status = prepare(r, Want::data, &sets[i]);
+            Status status = prepare(r, backend->wants(), &sets[i]);
             if (status.code() == Code::not_found) {
                 return error(Code::unsupported, "{}: is not {}, so this group mixes formats",
                              r.base, Codec::kName);
@@ -136,7 +136,7 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
     }
 
     // One expert's three projections, cut by width if the shard says so.
-    Status read_expert(const ExpertsRequest& r, const std::string& prefix,
+    Status read_expert(const ExpertsRequest& r, const std::string& prefix, Want want,
                        std::vector<std::unique_ptr<Set>>* keep, ExpertParts<Part>* out) const {
         struct {
             const char* name;
@@ -156,7 +156,7 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
             w.shard = r.shard;
             w.shard.axis = r.shard.axis == ShardAxis::out ? p.axis : ShardAxis::none;
             keep->push_back(std::make_unique<Set>());
-            Status status = prepare(w, Want::data, keep->back().get());
+            Status status = prepare(w, want, keep->back().get());
             if (status.code() == Code::not_found) {
                 return error(Code::unsupported,
                              "{}: is not {}; the experts of a layer must share one format", base,
@@ -194,14 +194,15 @@ class Format final : public Implements<Format<Codec>, QuantFormat> {
         parts.experts.resize(static_cast<size_t>(r.experts));
         std::vector<std::unique_ptr<Set>> keep;
         for (int64_t e = mine.first; e < mine.first + mine.count; ++e) {
-            TENON_TRY(read_expert(r, format("{}.{}", r.prefix, e), &keep,
+            TENON_TRY(read_expert(r, format("{}.{}", r.prefix, e), backend->wants(), &keep,
                                   &parts.experts[static_cast<size_t>(e)]));
         }
         // Under expert sharding the shared expert counts once: on the last rank, so that a sum in
         // rank order adds it last.
         const bool shared_here = !by_expert || r.shard.rank == r.shard.world - 1;
         if (!r.shared_prefix.empty() && shared_here) {
-            TENON_TRY(read_expert(r, r.shared_prefix.str(), &keep, &parts.shared));
+            TENON_TRY(
+                read_expert(r, r.shared_prefix.str(), backend->wants(), &keep, &parts.shared));
         }
         parts.intermediate = keep.empty() ? r.intermediate : keep[0]->info.out_features;
         return backend->experts(parts, out);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Brings ranges of tensors from the checkpoint into device memory through a ring of pinned slots.
+// Brings ranges of tensors from the checkpoint into device memory through a ring of pinned memory.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -14,31 +15,40 @@
 
 namespace tenon::quant {
 
-/// Rows of a tensor that become dense in device memory.
+/// Rows of a tensor and where they go in device memory.
 struct PipeJob {
+    /// Looks at `count` bytes of the job on their way; `at` counts in its dense rows. A run ends
+    /// with a row or a multiple of 16 bytes behind the row's (without gaps: the job's) begin. Any
+    /// thread, several at once.
+    using Check = std::function<Status(const uint8_t* bytes, int64_t count, int64_t at)>;
+
     WeightSource* source = nullptr;
     std::string tensor;
     int64_t offset = 0;     ///< of the first row, in the tensor
     int64_t rows = 1;       ///< at least 1
     int64_t row_bytes = 0;  ///< at least 1
     int64_t pitch = 0;      ///< from row to row in the tensor, ≥ row_bytes; ignored for one row
-    void* to = nullptr;     ///< [rows, row_bytes]; jobs may share it: the stream orders them
+    void* to = nullptr;     ///< jobs may share it: the stream orders them
+    int64_t to_pitch = 0;   ///< from row to row in `to`, ≥ row_bytes; 0: dense
+    Check check;            ///< or empty
 };
 
 struct PipeOptions {
     int32_t readers = 4;
-    int32_t slots = 8;
-    int64_t slot_bytes = 8 << 20;  ///< at most; whole blocks of 4 KiB
+    int64_t ring_bytes = 64 << 20;  ///< at most; whole blocks of 4 KiB, at least two
+    int64_t piece_bytes = 8 << 20;  ///< of one read, at most; whole blocks of 4 KiB
+    /// Of one read, and of the device for what was enqueued; only ends a hang.
+    int64_t timeout_us = 120'000'000;
 };
 
-/// One load. Reader threads run ahead of the caller as far as the ring goes (at most 64 MiB of
-/// pinned memory, a quarter of what is loaded if that is less, until the pipe goes); copies are
-/// enqueued by the caller alone, in the order of the jobs. Thread: the one that loads; device,
-/// stream, sources and targets outlive the pipe.
+/// One load. Reader threads run ahead of the caller as far as the ring goes (at most a quarter of
+/// what is loaded); copies are enqueued by the caller alone, in the order of the jobs. Thread: the
+/// one that loads; device, stream, sources and targets outlive the pipe.
 class WeightPipe {
   public:
     WeightPipe(Device& device, Stream& stream, const PipeOptions& options = {});
-    /// Ends the readers and waits for the copies that were enqueued.
+    /// Ends the readers, each after its read, and waits for the copies that were enqueued. If the
+    /// device does not end them the ring is never freed.
     ~WeightPipe();
     WeightPipe(const WeightPipe&) = delete;
     WeightPipe& operator=(const WeightPipe&) = delete;
@@ -48,28 +58,45 @@ class WeightPipe {
     /// Once. errors  does_not_fit: the ring
     Status start();
     /// Enqueues the copies of the next job and returns when all are on the stream; nothing waits
-    /// for the stream but a slot that is needed again. errors  of the reads (io) or the device
+    /// for the stream but ring memory that is needed again. errors  of the reads (io), of a check,
+    /// or the device; deadline: a read or the device takes longer than `timeout_us`
     Status next();
+    /// Waits for all that was put on the stream. errors  device, deadline
+    Status drain();
+    /// The device has missed a deadline: waiting for it would not end.
+    bool hung() const { return hung_; }
 
   private:
-    /// What one slot holds: `rows` rows `pitch` apart, or one run of bytes. The first byte lies in
-    /// the slot as in the file modulo a block, so that a direct read needs no copy.
+    /// What one read brings: `rows` rows `pitch` apart, or one run of bytes. The first byte lies in
+    /// the ring as in the file modulo a block, so that a direct read needs no copy.
     struct Piece {
         size_t job = 0;
         uint64_t read_at = 0, read_bytes = 0;  ///< in the tensor
-        int64_t read_to = 0, first = 0;        ///< in the slot: of that, and of the first row
+        int64_t read_to = 0, first = 0;        ///< in its memory: of that, and of the first row
         int64_t rows = 1, row_bytes = 0, pitch = 0;
-        int64_t to = 0;  ///< in the job's target
-        size_t slot = 0;
+        int64_t at = 0;      ///< in the job's dense rows
+        int64_t begin = 0;   ///< of its memory, counted without wrapping; guarded by mutex_
         bool ready = false;  // guarded by mutex_
     };
+    struct Copying {
+        int64_t begin = 0, end = 0;  ///< as Piece::begin
+        Ref<Event> event;            ///< null: the device has none
+    };
     void cut(size_t index);
-    void cut_run(size_t index, int64_t offset, int64_t bytes, int64_t to);
+    void cut_run(size_t index, int64_t offset, int64_t bytes, int64_t at);
     void push(size_t index, int64_t offset, int64_t rows, int64_t row_bytes, int64_t pitch,
-              int64_t to);
+              int64_t at);
+    bool take(Piece* piece);
     void read_pieces();
+    Status read(const Piece& piece);
+    Status check(const Piece& piece) const;
+    Status await(size_t index);
     Status enqueue(const Piece& piece);
-    Status reclaim(size_t kept);
+    Status mark(Ref<Event>* out);
+    Status wait(Event& event);
+    Status reclaim_one();
+    Status reclaim_some();
+    uint8_t* memory_of(const Piece& piece) const;
 
     Device& device_;
     Stream& stream_;
@@ -78,13 +105,16 @@ class WeightPipe {
     std::vector<TensorInfo> infos_;  ///< of their tensors
     std::vector<Piece> pieces_;      ///< in the order of jobs and rows
     Ref<Buffer> ring_;
-    std::vector<Ref<Event>> events_;  ///< a slot's copy is done; empty: the device has none
-    std::deque<size_t> copying_;      ///< slots, oldest first
+    int64_t ring_bytes_ = 0;
+    std::deque<Copying> copying_;     ///< oldest first
+    std::vector<Ref<Event>> events_;  ///< to be used again
+    bool has_events_ = true;
+    bool hung_ = false;  ///< the device has missed a deadline
     size_t next_job_ = 0, next_piece_ = 0;
 
-    std::mutex mutex_;  // guards what follows and Piece::ready, Piece::slot
+    std::mutex mutex_;  // guards what follows and Piece::ready, Piece::begin
     std::condition_variable changed_;
-    std::vector<size_t> free_;  ///< slots
+    int64_t head_ = 0, tail_ = 0;  ///< memory in use, counted without wrapping
     size_t next_read_ = 0;
     bool stopped_ = false;
     Status failed_;

@@ -63,7 +63,7 @@ Status read_data(WeightSource& source, const std::string& name, TensorView* view
 // Reads `base.<half_name>` (f16 [n]) or its legacy form `base.<sign_name>` (packed signs, i16
 // [n/16]).
 Status read_scales(WeightSource& source, const std::string& base, const char* half_name,
-                   const char* sign_name, int64_t n, Want want, Tensors* t,
+                   const char* sign_name, int64_t n, Want want, Tensors* t, bool* signs,
                    std::vector<float>* out) {
     const std::string half = base + "." + half_name;
     const std::string sign = base + "." + sign_name;
@@ -93,24 +93,20 @@ Status read_scales(WeightSource& source, const std::string& base, const char* ha
     }
     TENON_TRY(check_bytes(name, info));
     t->bytes += static_cast<int64_t>(info.bytes);
+    *signs = has_sign;
     if (want == Want::shapes) {
         return {};
     }
     TensorView view;
     TENON_TRY(read_data(source, name, &view));
+    if (has_half) {
+        TENON_TRY(check_halves(name, view.as<uint8_t>(), 0, n));
+    }
     out->resize(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
-        float value = 0;
-        if (has_half) {
-            value = f16_to_f32(load<uint16_t>(view, i));
-            if (!std::isfinite(value)) {
-                return error(Code::invalid_argument,
-                             "{}: element {} is {}, expected a finite number", name, i, value);
-            }
-        } else {
-            value = ((load<uint16_t>(view, i / 16) >> (i % 16)) & 1) != 0 ? -1.0f : 1.0f;
-        }
-        (*out)[static_cast<size_t>(i)] = value;
+        (*out)[static_cast<size_t>(i)] =
+            has_half ? f16_to_f32(load<uint16_t>(view, i))
+                     : (((load<uint16_t>(view, i / 16) >> (i % 16)) & 1) != 0 ? -1.0f : 1.0f);
     }
     return {};
 }
@@ -199,6 +195,18 @@ Status check_trellis(const std::string& name, const TensorInfo& info, Tensors* t
 
 }  // namespace
 
+Status check_halves(const std::string& name, const uint8_t* bytes, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, bytes + 2 * i, sizeof bits);
+        if ((bits & 0x7C00) == 0x7C00) {
+            return error(Code::invalid_argument, "{}: element {} is {}, expected a finite number",
+                         name, first + i, f16_to_f32(bits));
+        }
+    }
+    return {};
+}
+
 Status read_tensors(WeightSource& source, const std::string& base, Want want, Tensors* out) {
     const std::string name = base + ".trellis";
     TensorInfo info;
@@ -221,8 +229,8 @@ Status read_tensors(WeightSource& source, const std::string& base, Want want, Te
     TENON_TRY(read_codebook(source, base, &t));
     TENON_TRY(check_trellis(name, info, &t));
     t.bytes += static_cast<int64_t>(info.bytes);
-    TENON_TRY(read_scales(source, base, "suh", "su", t.k, want, &t, &t.suh));
-    TENON_TRY(read_scales(source, base, "svh", "sv", t.n, want, &t, &t.svh));
+    TENON_TRY(read_scales(source, base, "suh", "su", t.k, want, &t, &t.suh_signs, &t.suh));
+    TENON_TRY(read_scales(source, base, "svh", "sv", t.n, want, &t, &t.svh_signs, &t.svh));
     TENON_TRY(read_bias(source, base, want, &t));
     if (want == Want::data) {
         TensorView view;

@@ -14,16 +14,18 @@ namespace tenon::exl3 {
 /// One stored matrix, checked. Views live as long as the weight source.
 struct Tensors {
     std::string base;
-    WeightSource* source = nullptr;  ///< of `base`.trellis
+    WeightSource* source = nullptr;
     int twice_k = 0;
     Codebook codebook = Codebook::inst3;
-    int64_t k = 0;                     ///< stored input channels, a multiple of 128
-    int64_t n = 0;                     ///< stored output channels, a multiple of 128
-    int64_t bytes = 0;                 ///< of all its tensors in the checkpoint
-    const uint8_t* trellis = nullptr;  ///< null if only shapes were asked for; any alignment
-    std::vector<float> suh, svh;       ///< [k], [n]; legacy signs are expanded
+    int64_t k = 0;                              ///< stored input channels, a multiple of 128
+    int64_t n = 0;                              ///< stored output channels, a multiple of 128
+    int64_t bytes = 0;                          ///< of all its tensors in the checkpoint
+    bool suh_signs = false, svh_signs = false;  ///< stored as legacy signs, not as halves
     bool has_bias = false;
-    std::vector<float> bias;  ///< [n] or empty
+    // Empty if only shapes were asked for.
+    const uint8_t* trellis = nullptr;  ///< any alignment
+    std::vector<float> suh, svh;       ///< [k], [n]; legacy signs are expanded
+    std::vector<float> bias;           ///< [n], if there is one
 };
 
 /// The part of a stored matrix that is loaded: channels [k0, k0 + k) and [n0, n0 + n), all
@@ -47,6 +49,10 @@ using quant::Want;
 
 /// errors  not_found: `base` has no EXL3 tensors; invalid_argument: it has, but they are malformed
 Status read_tensors(WeightSource& source, const std::string& base, Want want, Tensors* out);
+
+/// Halves [first, first + count) of the tensor `name`, checked. errors  invalid_argument: one is no
+/// finite number (names it)
+Status check_halves(const std::string& name, const uint8_t* bytes, int64_t first, int64_t count);
 
 /// The matrices stored under a name: one, or one per group as `base.slice.g`.
 /// errors  as read_tensors; invalid_argument if slices differ in shape

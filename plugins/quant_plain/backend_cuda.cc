@@ -460,6 +460,7 @@ class CudaBackend final : public quant::Backend<Part> {
   public:
     explicit CudaBackend(Device& device) : device_(&device) {}
 
+    quant::Want wants() const override { return quant::Want::shapes; }
     Status weight(const std::string& name, const QuantInfo& info, const std::vector<Part>& groups,
                   QuantWeight** out) override {
         GpuParts parts;

@@ -2,6 +2,7 @@
 // Shapes and values of ordinary matrices; every refusal names tensor, found and expected.
 #include "tensors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -148,6 +149,7 @@ Status read_tensors(WeightSource& source, const std::string& base, Want want, Te
     }
     Tensors t;
     t.base = base;
+    t.source = &source;
     TENON_TRY(read_shape(name, info, &t));
     t.bytes = static_cast<int64_t>(info.bytes);
     TENON_TRY(read_scale(source, base, want, &t));
@@ -160,37 +162,97 @@ Status read_tensors(WeightSource& source, const std::string& base, Want want, Te
     return {};
 }
 
+int64_t first_scale_row(const Part& part) {
+    return part.tensors->encoding == Encoding::fp8 ? part.o0 / kScaleGroup : part.o0;
+}
+
+int64_t scale_rows(const Part& part) {
+    const bool fp8 = part.tensors->encoding == Encoding::fp8;
+    return fp8 ? (part.o0 + part.out - 1) / kScaleGroup + 1 - first_scale_row(part) : part.out;
+}
+
+int64_t scale_columns(const Part& part) {
+    return (part.in + kScaleGroup - 1) / kScaleGroup;
+}
+
+Status check_codes(const Part& part, const uint8_t* bytes, int64_t count, int64_t at) {
+    const Tensors& t = *part.tensors;
+    const auto fail = [&](int64_t offset, float value) {
+        const int64_t row = row_bytes(t.encoding, part.in);
+        return error(Code::invalid_argument,
+                     "{}.weight: row {}, column {} is {}, expected a finite number", t.base,
+                     part.o0 + (at + offset) / row,
+                     part.i0 + (at + offset) % row / row_bytes(t.encoding, 1), value);
+    };
+    switch (t.encoding) {
+        case Encoding::f32:
+            for (int64_t i = 0; i < count; i += 4) {
+                if (const auto v = load<float>(bytes + i); !std::isfinite(v)) {
+                    return fail(i, v);
+                }
+            }
+            break;
+        case Encoding::bf16:
+            for (int64_t i = 0; i < count; i += 2) {
+                if (const auto v = load<uint16_t>(bytes + i); (v & 0x7F80) == 0x7F80) {
+                    return fail(i, bf16_to_f32(v));
+                }
+            }
+            break;
+        case Encoding::f16:
+            for (int64_t i = 0; i < count; i += 2) {
+                if (const auto v = load<uint16_t>(bytes + i); (v & 0x7C00) == 0x7C00) {
+                    return fail(i, f16_to_f32(v));
+                }
+            }
+            break;
+        case Encoding::fp8:  // with scales that passed, the product is finite too
+            for (int64_t i = 0; i < count; ++i) {
+                if ((bytes[i] & 0x7F) == 0x7F) {
+                    return fail(i, e4m3_to_f32(bytes[i]));
+                }
+            }
+            break;
+        case Encoding::fp4:
+            break;  // every code is a number
+    }
+    return {};
+}
+
+Status check_scales(const Part& part, const uint8_t* bytes, int64_t count, int64_t at) {
+    for (int64_t n = 0; n < count; ++n) {
+        const int code = bytes[n];
+        if (code <= kLargestScaleCode) {
+            continue;
+        }
+        const Tensors& t = *part.tensors;
+        const int64_t row = first_scale_row(part) + (at + n) / scale_columns(part);
+        const int64_t o = t.encoding == Encoding::fp8 ? std::max(part.o0, row * kScaleGroup) : row;
+        const int64_t i = part.i0 + (at + n) % scale_columns(part) * kScaleGroup;
+        if (code == 0xFF) {
+            return error(
+                Code::invalid_argument,
+                "{}.scale: the scale of row {}, column {} is NaN (0xff), expected a number", t.base,
+                o, i);
+        }
+        return error(Code::invalid_argument,
+                     "{}.scale: the scale of row {}, column {} is 2^{}, expected at most 2^{}",
+                     t.base, o, i, code - 127, kLargestScaleCode - 127);
+    }
+    return {};
+}
+
 Status check_values(const Part& part) {
     const Tensors& t = *part.tensors;
-    std::vector<float> row(static_cast<size_t>(part.in));
-    for (int64_t o = part.o0; o < part.o0 + part.out; ++o) {
-        for (int64_t i = part.i0; has_scales(t.encoding) && i < part.i0 + part.in;
-             i += kScaleGroup) {
-            const int code = t.scale_code(o, i);
-            if (code == 0xFF) {
-                return error(
-                    Code::invalid_argument,
-                    "{}.scale: the scale of row {}, column {} is NaN (0xff), expected a number",
-                    t.base, o, i);
-            }
-            if (code > kLargestScaleCode) {
-                return error(
-                    Code::invalid_argument,
-                    "{}.scale: the scale of row {}, column {} is 2^{}, expected at most 2^{}",
-                    t.base, o, i, code - 127, kLargestScaleCode - 127);
-            }
-        }
-        if (t.encoding == Encoding::fp4) {
-            continue;  // every code is a number
-        }
-        decode_row(t, o, part.i0, part.in, row.data());
-        for (int64_t i = 0; i < part.in; ++i) {
-            if (!std::isfinite(row[static_cast<size_t>(i)])) {
-                return error(Code::invalid_argument,
-                             "{}.weight: row {}, column {} is {}, expected a finite number", t.base,
-                             o, part.i0 + i, row[static_cast<size_t>(i)]);
-            }
-        }
+    for (int64_t r = 0; has_scales(t.encoding) && r < scale_rows(part); ++r) {
+        const uint8_t* row =
+            t.scale + (first_scale_row(part) + r) * t.scale_columns + part.i0 / kScaleGroup;
+        TENON_TRY(check_scales(part, row, scale_columns(part), r * scale_columns(part)));
+    }
+    const int64_t bytes = row_bytes(t.encoding, part.in);
+    for (int64_t o = 0; o < part.out; ++o) {
+        TENON_TRY(check_codes(part, t.row(part.o0 + o) + row_bytes(t.encoding, part.i0), bytes,
+                              o * bytes));
     }
     return {};
 }

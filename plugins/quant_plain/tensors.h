@@ -43,6 +43,7 @@ constexpr int64_t row_bytes(Encoding e, int64_t count) {
 /// assumed about their alignment.
 struct Tensors {
     std::string base;
+    WeightSource* source = nullptr;
     Encoding encoding = Encoding::bf16;
     int64_t out = 0;
     int64_t in = 0;
@@ -69,7 +70,18 @@ struct Part {
 /// errors  not_found: no `base.weight`; invalid_argument: it is there, but malformed
 Status read_tensors(WeightSource& source, const std::string& base, Want want, Tensors* out);
 
-/// Checks the values of a part: no NaN, no infinity, scales of a usable size.
+/// Scale codes of a part: [scale_rows, scale_columns], one column per 32 inputs, from row
+/// `first_scale_row` of the stored ones on.
+int64_t first_scale_row(const Part& part);
+int64_t scale_rows(const Part& part);
+int64_t scale_columns(const Part& part);
+
+/// Checks `count` bytes of a part's dense elements [out, in], from byte `at` on, both whole
+/// elements: no NaN, no infinity. errors  invalid_argument: names row and column of the matrix
+Status check_codes(const Part& part, const uint8_t* bytes, int64_t count, int64_t at);
+/// The same for its scales: of a usable size.
+Status check_scales(const Part& part, const uint8_t* bytes, int64_t count, int64_t at);
+/// Both, of a part whose data was asked for.
 Status check_values(const Part& part);
 
 /// Exact values of elements [i0, i0 + count) of row o, as f32. i0 is even for fp4.

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Upload of ordinary matrices: rows padded with zeros, scales one row an output.
+// Upload of ordinary matrices through a pipe: rows straight to their place, padded with zeros;
+// scales of FP8, one per 32 x 32 elements, through a staging buffer and a kernel that gives each
+// row its own.
 #include "upload_cuda.h"
+
+#include <algorithm>
+
+#include "plugins/quant_common/upload.h"
 
 namespace tenon::plain {
 
@@ -11,75 +17,119 @@ using quant::gpu_aligned;
 int64_t codes_bytes(const Part& part) {
     return part.out * row_bytes(part.tensors->encoding, cuda::padded(part.in));
 }
-int64_t scale_columns(const Part& part) {
+int64_t padded_columns(const Part& part) {
     return cuda::padded(part.in) / kScaleGroup;
 }
+bool is_expanded(const Part& part) {
+    return part.tensors->encoding == Encoding::fp8;
+}
 
-Status upload(const Part& part, Device& device, Stream& stream, uint8_t* at, cuda::Weight* out) {
+quant::PipeJob codes_of(const Part& part, const cuda::Weight& w) {
     const Tensors& t = *part.tensors;
-    cuda::Weight w;
-    w.codes = at;
-    w.row_bytes = row_bytes(t.encoding, cuda::padded(part.in));
-    w.out = static_cast<int32_t>(part.out);
-    w.in = static_cast<int32_t>(part.in);
-    w.stored = static_cast<cuda::Stored>(t.encoding);
-    w.quantise = part.quantise_input ? 1 : 0;
-    const int64_t bytes = row_bytes(t.encoding, part.in);
-    TensorView to = make_view(at, DType::u8, {part.out, bytes}, Place::device);
-    to.stride[0] = w.row_bytes;
-    TensorView from =
-        make_view(t.row(part.o0) + row_bytes(t.encoding, part.i0), DType::u8, {part.out, bytes});
-    from.stride[0] = row_bytes(t.encoding, t.in);
-    TENON_TRY(device.copy(to, from, stream));
-    std::vector<uint8_t> scales;
-    if (has_scales(t.encoding)) {
-        const int64_t columns = scale_columns(part);
-        scales.resize(static_cast<size_t>(part.out * columns), 0);
-        for (int64_t o = 0; o < part.out; ++o) {
-            for (int64_t i = 0; i < part.in; i += kScaleGroup) {
-                scales[static_cast<size_t>(o * columns + i / kScaleGroup)] =
-                    t.scale_code(part.o0 + o, part.i0 + i);
-            }
-        }
-        at += gpu_aligned(codes_bytes(part));
-        w.scales = at;
-        const auto count = static_cast<int64_t>(scales.size());
-        TENON_TRY(device.copy(make_view(at, DType::u8, {count}, Place::device),
-                              make_view(scales.data(), DType::u8, {count}), stream));
+    quant::PipeJob job;
+    job.source = t.source;
+    job.tensor = t.base + ".weight";
+    job.pitch = row_bytes(t.encoding, t.in);
+    job.offset = part.o0 * job.pitch + row_bytes(t.encoding, part.i0);
+    job.rows = part.out;
+    job.row_bytes = row_bytes(t.encoding, part.in);
+    job.to = const_cast<uint8_t*>(w.codes);
+    job.to_pitch = w.row_bytes;
+    job.check = [&part](const uint8_t* bytes, int64_t count, int64_t at) {
+        return check_codes(part, bytes, count, at);
+    };
+    return job;
+}
+
+/// To the staging buffer if they are to be expanded.
+quant::PipeJob scales_of(const Part& part, const cuda::Weight& w, void* staging) {
+    const Tensors& t = *part.tensors;
+    quant::PipeJob job;
+    job.source = t.source;
+    job.tensor = t.base + ".scale";
+    job.pitch = t.scale_columns;
+    job.offset = first_scale_row(part) * job.pitch + part.i0 / kScaleGroup;
+    job.rows = scale_rows(part);
+    job.row_bytes = scale_columns(part);
+    job.to = is_expanded(part) ? staging : const_cast<uint8_t*>(w.scales);
+    job.to_pitch = is_expanded(part) ? 0 : padded_columns(part);
+    job.check = [&part](const uint8_t* bytes, int64_t count, int64_t at) {
+        return check_scales(part, bytes, count, at);
+    };
+    return job;
+}
+
+Status plan(const Part& part, quant::Upload& upload, uint8_t* at, cuda::Weight* w) {
+    const Encoding encoding = part.tensors->encoding;
+    w->codes = at;
+    w->row_bytes = row_bytes(encoding, cuda::padded(part.in));
+    w->out = static_cast<int32_t>(part.out);
+    w->in = static_cast<int32_t>(part.in);
+    w->stored = static_cast<cuda::Stored>(encoding);
+    w->quantise = part.quantise_input ? 1 : 0;
+    if (has_scales(encoding)) {
+        w->scales = at + gpu_aligned(codes_bytes(part));
+        TENON_TRY(upload.pipe().add(scales_of(part, *w, upload.staging())));
     }
-    *out = w;
-    return device.synchronize(stream);
+    return upload.pipe().add(codes_of(part, *w));
+}
+
+Status load(const Part& part, quant::Upload& upload, const cuda::Weight& w) {
+    if (has_scales(part.tensors->encoding)) {
+        TENON_TRY(upload.pipe().next());
+    }
+    if (is_expanded(part)) {
+        // The stream orders this kernel before the next copy into the staging buffer.
+        TENON_TRY(quant::gpu_status(
+            cuda::expand_scales(static_cast<const uint8_t*>(upload.staging()), scale_columns(part),
+                                part.o0 % kScaleGroup, w,
+                                static_cast<cudaStream_t>(upload.stream().native())),
+            part.tensors->base));
+    }
+    return upload.pipe().next();
+}
+
+Status upload_all(const std::vector<const Part*>& parts, quant::Upload& upload,
+                  std::vector<cuda::Weight>* weights) {
+    uint8_t* at = upload.weights();
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i] != nullptr) {
+            TENON_TRY(plan(*parts[i], upload, at, &(*weights)[i]));
+            at += gpu_bytes(*parts[i]);
+        }
+    }
+    TENON_TRY(upload.pipe().start());
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i] != nullptr) {
+            TENON_TRY(load(*parts[i], upload, (*weights)[i]));
+        }
+    }
+    return {};
 }
 
 }  // namespace
 
 int64_t gpu_bytes(const Part& part) {
     return gpu_aligned(codes_bytes(part)) +
-           (has_scales(part.tensors->encoding) ? gpu_aligned(part.out * scale_columns(part)) : 0);
+           (has_scales(part.tensors->encoding) ? gpu_aligned(part.out * padded_columns(part)) : 0);
 }
 
 Status GpuParts::load(Device& device, const std::string& name,
                       const std::vector<const Part*>& parts, GpuParts* out) {
     TENON_TRY(quant::use_gpu(device.info().index));
     GpuParts loaded;
+    int64_t staging = 0;
     for (const Part* p : parts) {
-        loaded.bytes_ += p == nullptr ? 0 : gpu_bytes(*p);
+        if (p != nullptr) {
+            loaded.bytes_ += gpu_bytes(*p);
+            staging = std::max(staging, is_expanded(*p) ? scale_rows(*p) * scale_columns(*p) : 0);
+        }
     }
     loaded.weights_.resize(parts.size());
     if (loaded.bytes_ > 0) {
-        Ref<Stream> stream;
-        TENON_TRY(device.create_stream({.name = "plain load"}, stream.out()));
-        TENON_TRY_CTX(
-            device.allocate({.bytes = loaded.bytes_, .tag = "weights"}, loaded.buffer_.out()), "{}",
-            name);
-        auto* at = static_cast<uint8_t*>(loaded.buffer_->data());
-        for (size_t i = 0; i < parts.size(); ++i) {
-            if (parts[i] != nullptr) {
-                TENON_TRY_CTX(upload(*parts[i], device, *stream, at, &loaded.weights_[i]), "{}",
-                              name);
-                at += gpu_bytes(*parts[i]);
-            }
-        }
+        quant::Upload upload;
+        TENON_TRY(upload.open(device, name, loaded.bytes_, staging));
+        TENON_TRY(upload.close(upload_all(parts, upload, &loaded.weights_), &loaded.buffer_));
     }
     *out = std::move(loaded);
     return {};

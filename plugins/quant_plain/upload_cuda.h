@@ -14,7 +14,7 @@ int64_t gpu_bytes(const Part& part);
 /// Parts of one object, in one buffer. Owns the buffer.
 class GpuParts {
   public:
-    /// Copies and waits; null parts give weights without codes.
+    /// Reads, copies and waits; null parts give weights without codes.
     static Status load(Device& device, const std::string& name,
                        const std::vector<const Part*>& parts, GpuParts* out);
 

@@ -66,9 +66,6 @@ TEST_P(Plan, Holds_what_the_model_allocates) {
     int64_t total_planned = 0;
     int64_t total_allocated = 0;
     for (const auto& [tag, bytes] : rig->allocated()) {
-        if (tag == "weight ring" || tag == "weight staging") {
-            continue;  // of the load itself, and given back before it ends
-        }
         total_allocated += bytes;
         if (tag == "state.pages") {
             EXPECT_LE(bytes, planned["state.pages"] + planned["state.tables"]);

@@ -9,12 +9,14 @@
 
 namespace tenon::exl3::cuda {
 
-/// Orders the words of a trellis for the kernels.
+/// Orders the words of rows [k_first, k_first + k_count) of a trellis for the kernels; both are
+/// multiples of 64.
 ///
-/// trellis  device, u16 [k / 16, n / 16, 8 * twice_k] as stored in a checkpoint
-/// words    device, packed_words(k, n, twice_k), 16-byte aligned; disjoint from trellis
+/// trellis  device, u16 [k_count / 16, n / 16, 8 * twice_k] as stored in a checkpoint
+/// words    device, packed_words(k, n, twice_k) of the whole, 16-byte aligned; disjoint from
+/// trellis
 cudaError_t repack(const uint16_t* trellis, uint32_t* words, int64_t k, int64_t n, int twice_k,
-                   cudaStream_t stream);
+                   int64_t k_first, int64_t k_count, cudaStream_t stream);
 
 /// W rows [row0, row0 + rows) as f32 [rows, in], computed in double and rounded once. `stride` in
 /// elements.

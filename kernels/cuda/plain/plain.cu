@@ -236,6 +236,16 @@ __global__ void dequantize_kernel(Weight w, int64_t row0, float* dst, int64_t st
     }
 }
 
+// One block a row.
+__global__ void expand_scales_kernel(const uint8_t* blocks, int64_t columns, int64_t first,
+                                     uint8_t* scales, int64_t padded_columns) {
+    const int64_t o = blockIdx.x;
+    const uint8_t* from = blocks + (first + o) / kGroup * columns;
+    for (int64_t c = threadIdx.x; c < padded_columns; c += blockDim.x) {
+        scales[o * padded_columns + c] = c < columns ? from[c] : 0;
+    }
+}
+
 unsigned int blocks_for(int64_t count, int64_t each) {
     return static_cast<unsigned int>((count + each - 1) / each);
 }
@@ -279,6 +289,13 @@ cudaError_t experts(const ExpertCall& call, cudaStream_t stream) {
     }
     experts_kernel<<<dim3(blocks_for(call.out, kWarps), static_cast<unsigned int>(entries), 1),
                      kThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+}
+
+cudaError_t expand_scales(const uint8_t* blocks, int64_t columns, int64_t first, const Weight& w,
+                          cudaStream_t stream) {
+    expand_scales_kernel<<<static_cast<unsigned int>(w.out), 128, 0, stream>>>(
+        blocks, columns, first, const_cast<uint8_t*>(w.scales), padded(w.in) / kGroup);
     return cudaGetLastError();
 }
 

@@ -68,6 +68,13 @@ struct ExpertCall {
 };
 cudaError_t experts(const ExpertCall& call, cudaStream_t stream);
 
+/// Scales of an FP8 matrix, one per 32 x 32 elements, as one per row and 32 elements in w.scales.
+///
+/// blocks  device, E8M0 [.., columns], columns = ceil(w.in / 32); row 0 holds the scales of rows
+///         -first .. 31 - first, 0 ≤ first < 32
+cudaError_t expand_scales(const uint8_t* blocks, int64_t columns, int64_t first, const Weight& w,
+                          cudaStream_t stream);
+
 /// Exact values of rows [row0, row0 + rows) as f32.
 cudaError_t dequantize(const Weight& w, int64_t row0, int64_t rows, float* dst, int64_t stride,
                        cudaStream_t stream);

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Buffers on their way between loads.
+#include "load_device.h"
+
+#include <cstring>
+
+#include "tenon/plugin.h"
+
+namespace tenon::dsv41 {
+
+class LoadDevice::Lent final : public Implements<Lent, Buffer> {
+  public:
+    Lent(LoadDevice& from, Kept kept, int64_t bytes)
+        : from_(from), kept_(std::move(kept)), bytes_(bytes) {}
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    ~Lent() {
+        if (!from_.finished_) {
+            from_.kept_.push_back(std::move(kept_));
+        }
+    }
+    void* data() noexcept override { return kept_.buffer->data(); }
+    int64_t bytes() noexcept override { return bytes_; }
+    Place place() noexcept override { return kept_.buffer->place(); }
+
+  private:
+    LoadDevice& from_;
+    Kept kept_;
+    int64_t bytes_;
+};
+
+int64_t LoadDevice::finish() {
+    int64_t bytes = 0;
+    for (const Kept& k : kept_) {
+        bytes += k.buffer->bytes();
+    }
+    kept_.clear();
+    finished_ = true;
+    return bytes;
+}
+
+// A new buffer is filled with zeros, so a kept one is too.
+Status LoadDevice::clear(Buffer& buffer, int64_t bytes) {
+    if (buffer.place() != Place::device) {
+        std::memset(buffer.data(), 0, static_cast<size_t>(bytes));
+        return {};
+    }
+    Ref<Stream> stream;
+    TENON_TRY(inner_.create_stream({.name = "clear"}, stream.out()));
+    TENON_TRY(
+        inner_.fill_zero(make_view(buffer.data(), DType::u8, {bytes}, Place::device), *stream));
+    return inner_.synchronize(*stream);
+}
+
+Status LoadDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
+    return guard([&]() -> Status {
+        Kept mine{desc.kind, desc.tag.str(), {}};
+        for (size_t i = 0; i < kept_.size() && !mine.buffer; ++i) {
+            Kept& k = kept_[i];
+            if (k.kind != desc.kind || k.tag != mine.tag) {
+                continue;
+            }
+            const auto at = reinterpret_cast<uintptr_t>(k.buffer->data());
+            if (k.buffer->bytes() >= desc.bytes &&
+                at % static_cast<uintptr_t>(desc.alignment) == 0) {
+                mine.buffer = std::move(k.buffer);
+                TENON_TRY(clear(*mine.buffer, desc.bytes));
+            }
+            kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i--));  // too small: no more
+        }
+        if (!mine.buffer) {
+            TENON_TRY(inner_.allocate(desc, mine.buffer.out()));
+        }
+        *out = new Lent(*this, std::move(mine), desc.bytes);
+        return {};
+    });
+}
+
+}  // namespace tenon::dsv41
