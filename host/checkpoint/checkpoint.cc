@@ -5,11 +5,13 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "host/checkpoint/direct_file.h"
 #include "host/checkpoint/mapped_file.h"
@@ -27,28 +29,55 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxSmallFile = 64ull << 20;
 constexpr int kMaxDepth = 64;
 
-/// One file, open twice: for views, and for reads past the page cache.
-struct Shard {
-    MappedFile mapped;
-    std::unique_ptr<DirectFile> direct;
-};
-
 struct Stored {
     TensorEntry entry;
-    const Shard* shard = nullptr;
+    const MappedFile* shard = nullptr;
 };
 
-/// Tensors by name over files. Thread-safe: immutable after opening.
+/// Shards that are open for reads past the page cache: those that were read last, however many the
+/// checkpoint has. Any thread.
+class OpenShards {
+  public:
+    /// Shared, since a shard may leave the list while others still read it.
+    /// errors  io: cannot be opened, or is no longer the file that was mapped
+    Result<std::shared_ptr<DirectFile>> get(const MappedFile& shard) {
+        const std::lock_guard lock(mutex_);
+        const auto it = std::find_if(open_.begin(), open_.end(),
+                                     [&](const Open& o) { return o.shard == &shard; });
+        if (it != open_.end()) {
+            open_.splice(open_.begin(), open_, it);
+            return open_.front().file;
+        }
+        Result<std::unique_ptr<DirectFile>> file = DirectFile::open(shard.path());
+        if (!file.ok()) {
+            return error(Code::io, "{}; was it removed while in use?", file.status().message());
+        }
+        open_.push_front({&shard, std::move(*file)});
+        if (open_.size() > kMost) {
+            open_.pop_back();
+        }
+        return open_.front().file;
+    }
+
+  private:
+    static constexpr size_t kMost = 8;
+    struct Open {
+        const MappedFile* shard = nullptr;
+        std::shared_ptr<DirectFile> file;
+    };
+    std::mutex mutex_;      // guards open_
+    std::list<Open> open_;  // read last first
+};
+
+/// Tensors by name over files. Thread-safe: what is found is immutable after opening.
 class FileWeights final : public Implements<FileWeights, WeightSource> {
   public:
     /// Adds the tensors of one file; with `only`, just those that the index assigns to it.
     Status add(const std::string& path, const std::map<std::string, std::string>* index,
                const std::string& shard) {
-        Shard opened;
-        TENON_ASSIGN(opened.mapped, MappedFile::open(path));
-        TENON_ASSIGN(opened.direct, DirectFile::open(path));
+        TENON_ASSIGN(MappedFile opened, MappedFile::open(path));
         files_.push_back(std::move(opened));
-        const MappedFile& mapped = files_.back().mapped;
+        const MappedFile& mapped = files_.back();
         TENON_ASSIGN(std::vector<TensorEntry> entries,
                      parse_safetensors(path, Span<const uint8_t>(mapped.data(), mapped.size()),
                                        mapped.size()));
@@ -62,7 +91,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
             const auto [it, fresh] = tensors_.try_emplace(e.name);
             if (!fresh) {
                 return error(Code::invalid_argument, "{}: tensor '{}' is in {} too", path, e.name,
-                             it->second.shard->mapped.path());
+                             it->second.shard->path());
             }
             it->second = {std::move(e), &files_.back()};
         }
@@ -85,8 +114,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
         }
         // Identity of the bytes without reading hundreds of gigabytes: size and 64 KiB at both
         // ends.
-        for (const Shard& shard : files_) {
-            const MappedFile& f = shard.mapped;
+        for (const MappedFile& f : files_) {
             const uint64_t size = f.size();
             const uint64_t piece = std::min<uint64_t>(size, 65536);
             EVP_DigestUpdate(ctx, &size, sizeof size);
@@ -119,7 +147,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
                 return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
             }
             const TensorEntry& e = it->second.entry;
-            *out = view_of(e, const_cast<uint8_t*>(it->second.shard->mapped.data() + e.offset));
+            *out = view_of(e, const_cast<uint8_t*>(it->second.shard->data() + e.offset));
             return {};
         });
     }
@@ -131,14 +159,17 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
             }
             const TensorEntry& e = it->second.entry;
             TENON_TRY(check_range(e, offset, bytes));
-            DirectFile& file = *it->second.shard->direct;
-            Status status = file.read(e.offset + offset, bytes, dst);
-            if (!file.direct() && !buffered_.exchange(true)) {
+            TENON_ASSIGN(const std::shared_ptr<DirectFile> file, open_.get(*it->second.shard));
+            Status status = file->read(e.offset + offset, bytes, dst);
+            if (!file->direct() && !buffered_.exchange(true)) {
                 log_line(LogLevel::warn, "checkpoint",
                          format("no O_DIRECT file={}: weights are read through the page cache",
-                                it->second.shard->mapped.path()));
+                                it->second.shard->path()));
             }
-            TENON_TRY_CTX(std::move(status), "tensor '{}'", name);
+            // The read may begin before what the caller is after, so the tensor's own place is
+            // told.
+            TENON_TRY_CTX(std::move(status), "tensor '{}' (bytes {} to {})", name, e.offset,
+                          e.offset + e.bytes);
             return {};
         });
     }
@@ -146,10 +177,11 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
 
   private:
     static TensorInfo info(const Stored& t, uint64_t index) {
-        return info_of(t.entry, t.shard->mapped.path(), index);
+        return info_of(t.entry, t.shard->path(), index);
     }
 
-    std::list<Shard> files_;             // a list: addresses stay
+    std::list<MappedFile> files_;  // a list: addresses stay
+    OpenShards open_;
     std::atomic<bool> buffered_{false};  // it has been said that O_DIRECT is refused
     std::map<std::string, Stored, std::less<>> tensors_;
     std::vector<const Stored*> order_;

@@ -21,6 +21,11 @@ uint64_t whole_blocks(uint64_t bytes) {
     return (bytes + DirectFile::kBlock - 1) / DirectFile::kBlock * DirectFile::kBlock;
 }
 
+/// What file systems without O_DIRECT answer, at `open` or at a read.
+bool refuses_direct(int why) {
+    return why == EINVAL || why == EOPNOTSUPP;
+}
+
 struct Free {
     void operator()(void* at) const { std::free(at); }
 };
@@ -32,7 +37,7 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path) {
     constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
     bool direct = true;
     int fd = ::open(path.c_str(), kFlags | O_DIRECT);
-    if (fd < 0 && errno == EINVAL) {
+    if (fd < 0 && refuses_direct(errno)) {
         direct = false;
         fd = ::open(path.c_str(), kFlags);
     }
@@ -88,7 +93,7 @@ Status DirectFile::read(uint64_t offset, uint64_t bytes, void* dst) {
             if (why == EINTR) {
                 continue;
             }
-            if (why == EINVAL && direct) {
+            if (direct && refuses_direct(why)) {
                 stop_direct();
                 continue;
             }

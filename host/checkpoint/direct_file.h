@@ -10,9 +10,10 @@
 
 namespace tenon {
 
-/// One file, open for reading with O_DIRECT; buffered where the file system refuses that. Any
-/// range may be read; blocks go straight into the caller's memory where offset and address are the
-/// same modulo `kBlock`, else through a copy. Any thread, several at once.
+/// One file, open for reading with O_DIRECT; buffered where the file system refuses that (tmpfs,
+/// some overlays and network file systems). Any range may be read; blocks go straight into the
+/// caller's memory where offset and address are the same modulo `kBlock`, else through a copy. Any
+/// thread, several at once.
 class DirectFile {
   public:
     static constexpr uint64_t kBlock = 4096;

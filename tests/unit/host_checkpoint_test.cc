@@ -2,7 +2,9 @@
 // Checkpoints: reading, and each malformed file with its message.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "host/checkpoint/checkpoint.h"
@@ -339,9 +341,64 @@ TEST(Checkpoint, A_file_cut_while_in_use_is_an_error_that_names_tensor_and_byte)
 
         EXPECT_EQ(status.code(), Code::io);
         const std::string text = status.message().str();
-        EXPECT_NE(text.find("tensor 't': " + path), std::string::npos) << text;
+        TensorInfo info;
+        ASSERT_TRUE(c->weights()->find("t", &info).ok());
+        const std::string where =
+            format("tensor 't' (bytes {} to {}): ", info.offset, info.offset + info.bytes);
+        EXPECT_NE(text.find(where + path), std::string::npos) << text;
         EXPECT_NE(text.find(format("ends at byte {}, expected", left)), std::string::npos) << text;
     }
+}
+
+TEST(Checkpoint, Many_shards_are_read_through_few_descriptors) {
+    testing::TempFolder folder;
+    std::string index = R"({"weight_map": {)";
+    for (int i = 0; i < 40; ++i) {
+        const std::string shard = format("s{}.safetensors", i);
+        folder.write(shard, file_of(R"({"t)" + std::to_string(i) +
+                                        R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+                                    std::to_string(1000 + i)));
+        index += format(R"({}"t{}": "{}")", i == 0 ? "" : ", ", i, shard);
+    }
+    folder.write("model.safetensors.index.json", index + "}}");
+    Ref<Checkpoint> c;
+    const auto descriptors = [] {
+        const std::filesystem::directory_iterator all("/proc/self/fd");
+        return std::distance(begin(all), end(all));
+    };
+    const auto before = descriptors();
+    const Status opened = open(folder, &c);
+    ASSERT_TRUE(opened.ok()) << opened.message().str();
+
+    // Several at a time, and back and forth: a shard that others still read may be put aside.
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+            for (int n = 0; n < 200; ++n) {
+                const int i = (n * 7 + t * 11) % 40;
+                char got[5] = {};
+                wrong += !c->weights()->read(format("t{}", i), 0, 4, got).ok() ||
+                         std::to_string(1000 + i) != got;
+            }
+        });
+    }
+    for (std::thread& t : threads) {
+        t.join();
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT_LE(descriptors() - before, 8);
+
+    std::filesystem::remove(folder.path() + "/s3.safetensors");
+    for (int i = 4; i < 14; ++i) {
+        char got[4];
+        EXPECT_TRUE(c->weights()->read(format("t{}", i), 0, 4, got).ok());
+    }
+    char got[4];
+    const Status gone = c->weights()->read("t3", 0, 4, got);
+    EXPECT_EQ(gone.code(), Code::io);
+    EXPECT_NE(gone.message().str().find("s3.safetensors: cannot be opened"), std::string::npos)
+        << gone.message().str();
 }
 
 TEST(DirectFile, The_reason_of_a_failed_read_is_told) {
