@@ -329,6 +329,9 @@ Status Deployment::plan_for(const ModelRequest& r, MemoryReport* out) {
     out->reserve = profile_.bag("memory").integer("reserve");
     // What the program takes already is part of the sum, so it counts as available.
     out->available = memory_available() + program_bytes_;
+    const DeviceInfo device = device_->info();
+    out->own_memory = !device.cpu && !device.unified_memory;
+    out->device_free = device.bytes_free;
     return {};
 }
 
@@ -412,9 +415,7 @@ Status Deployment::check_fit() {
         hint += "; both without engine.pool_tokens";
     }
     return error(
-        Code::does_not_fit, "{}: the plan needs {} and a reserve of {}, available are {}; {}\n{}",
-        profile_.shown, size_text(memory_.total()), size_text(memory_.reserve),
-        size_text(memory_.available),
+        Code::does_not_fit, "{}: {}; {}\n{}", profile_.shown, memory_.needs(),
         hint.empty() ? "no context fits: a smaller model, fewer rows a step, or more memory" : hint,
         memory_.table());
 }

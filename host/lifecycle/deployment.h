@@ -27,11 +27,20 @@ struct PlannedMemory {
 
 struct MemoryReport {
     std::vector<PlannedMemory> entries;
-    int64_t reserve = 0;
+    int64_t reserve = 0;      ///< of the host's memory
     int64_t available = 0;    ///< MemAvailable when the plan was made
     int64_t token_bytes = 0;  ///< weights that one decode row reads; 0 = the model does not say
-    int64_t total() const;
-    bool fits() const { return total() + reserve <= available; }
+    /// The device has memory of its own: its entries count against `device_free` and the rest
+    /// against `available`. Else (CPUs, unified memory) all is one pool.
+    bool own_memory = false;
+    int64_t device_free = 0;  ///< of such a device, when the plan was made
+    /// Bytes of all entries that take memory.
+    int64_t total() const { return device_total() + host_total(); }
+    int64_t device_total() const;
+    int64_t host_total() const;
+    bool fits() const;
+    /// What is needed and what is there, for a message.
+    std::string needs() const;
     /// The table as text, largest first.
     std::string table() const;
 };

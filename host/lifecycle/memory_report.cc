@@ -48,14 +48,37 @@ int64_t memory_resident() {
     return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-int64_t MemoryReport::total() const {
+int64_t MemoryReport::device_total() const {
     int64_t sum = 0;
     for (const PlannedMemory& e : entries) {
-        if (e.place != PlanPlace::disk) {
-            sum += e.bytes;
-        }
+        sum += e.place == PlanPlace::device ? e.bytes : 0;
     }
     return sum;
+}
+
+int64_t MemoryReport::host_total() const {
+    int64_t sum = 0;
+    for (const PlannedMemory& e : entries) {
+        sum += e.place == PlanPlace::pinned || e.place == PlanPlace::host ? e.bytes : 0;
+    }
+    return sum;
+}
+
+bool MemoryReport::fits() const {
+    return own_memory ? device_total() <= device_free && host_total() + reserve <= available
+                      : total() + reserve <= available;
+}
+
+std::string MemoryReport::needs() const {
+    if (!own_memory) {
+        return format("the plan needs {} and a reserve of {}, available are {}", size_text(total()),
+                      size_text(reserve), size_text(available));
+    }
+    return format(
+        "the plan needs {} of the device's memory, free are {}; of the host's {} and a reserve of "
+        "{}, available are {}",
+        size_text(device_total()), size_text(device_free), size_text(host_total()),
+        size_text(reserve), size_text(available));
 }
 
 std::string MemoryReport::table() const {
@@ -73,9 +96,18 @@ std::string MemoryReport::table() const {
                padded(size_text(e->bytes), 10, true) + "  " +
                (e->count > 1 ? format("{} x ", e->count) : "") + e->note + "\n";
     }
-    out += padded("sum", 36) + padded(size_text(total()), 10, true) + "\n";
-    out += padded("memory.reserve", 36) + padded(size_text(reserve), 10, true) + "\n";
-    out += padded("available", 36) + padded(size_text(available), 10, true) + "\n";
+    const auto line = [&](const char* name, int64_t bytes) {
+        out += padded(name, 36) + padded(size_text(bytes), 10, true) + "\n";
+    };
+    if (own_memory) {
+        line("sum on the device", device_total());
+        line("free on the device", device_free);
+        line("sum on the host", host_total());
+    } else {
+        line("sum", total());
+    }
+    line("memory.reserve", reserve);
+    line("available", available);
     return out;
 }
 

@@ -176,7 +176,9 @@ Status StepDriver::announce(Span<const int32_t> tokens) {
     hint.generation = generation_;
     hint.position = length_;
     hint.tokens = tokens;
-    return model_.prefetch(Span<const TokenHint>(&hint, 1));
+    Status status = model_.prefetch(Span<const TokenHint>(&hint, 1));
+    // Advice: a model that cannot take it reads the rows in the round.
+    return status.code() == Code::unsupported ? Status() : std::move(status);
 }
 
 Status StepDriver::decode(int32_t pending, int32_t* next) {

@@ -291,6 +291,35 @@ TEST(MemoryReport, Sums_what_takes_memory_and_prints_the_largest_first) {
     EXPECT_NE(table.find("4 x pages of 8"), std::string::npos) << table;
 }
 
+TEST(MemoryReport, Memory_of_a_device_is_compared_with_the_device) {
+    MemoryReport r;
+    r.entries = {{"weights", "", PlanPlace::device, 1000, 1},
+                 {"staging", "", PlanPlace::pinned, 30, 1},
+                 {"program", "", PlanPlace::host, 20, 1},
+                 {"tables", "", PlanPlace::disk, 5000, 1}};
+    r.reserve = 100;
+    r.own_memory = true;
+    r.device_free = 1000;
+    r.available = 150;
+    EXPECT_TRUE(r.fits());
+    r.device_free = 999;
+    EXPECT_FALSE(r.fits());
+    EXPECT_EQ(r.needs().rfind("the plan needs 1000 B of the device's memory, free are 999 B", 0),
+              0U)
+        << r.needs();
+    EXPECT_NE(r.table().find("free on the device"), std::string::npos) << r.table();
+    r.device_free = 1000;
+    r.available = 149;
+    EXPECT_FALSE(r.fits());
+
+    // Unified memory: one pool.
+    r.own_memory = false;
+    r.available = 1149;
+    EXPECT_FALSE(r.fits());
+    r.available = 1150;
+    EXPECT_TRUE(r.fits());
+}
+
 TEST(MemoryReport, The_machine_answers) {
     EXPECT_GT(memory_available(), int64_t{1} << 20);
     EXPECT_GT(memory_resident(), int64_t{1} << 20);
