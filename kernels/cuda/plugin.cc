@@ -33,6 +33,12 @@ constexpr OptionSpec kOptions[] = {
      .type = OptionType::boolean,
      .default_value = "true",
      .help = "let models capture their decode work at warm-up and replay it"},
+    {.key = "pinned",
+     .type = OptionType::choice,
+     .default_value = "\"auto\"",
+     .help = "host memory that the GPU uses: allocated by the driver, or registered pages; auto: "
+             "registered where CPU and GPU share memory",
+     .choices = "auto|allocated|registered"},
 };
 
 // Above the CPU's score, so that `plugin = "auto"` takes a usable GPU.
@@ -56,8 +62,8 @@ Status probe(const ProbeEnv& env, ProbeResult* out) noexcept {
 Status create(Host& host, const Options& options, Object** out) noexcept {
     return guard([&]() -> Status {
         CudaDevice* device = nullptr;
-        TENON_TRY(
-            CudaDevice::create(&host, wanted_device(&options), options.flag("graphs"), &device));
+        TENON_TRY(CudaDevice::create(&host, wanted_device(&options), options.flag("graphs"),
+                                     options.text("pinned").view(), &device));
         *out = static_cast<Device*>(device);
         return {};
     });

@@ -38,11 +38,13 @@ size_t pitch(const TensorView& v, const Runs& r) {
 
 }  // namespace
 
-Status CudaDevice::create(Host* host, int index, bool graphs, CudaDevice** out) {
+Status CudaDevice::create(Host* host, int index, bool graphs, std::string_view pinned,
+                          CudaDevice** out) {
     TENON_ASSIGN(GpuFacts facts, inspect_gpu(index));
     TENON_TRY(use_device(index));
     Ref<CudaDevice> device(new CudaDevice);
     device->graphs_ = graphs;
+    TENON_ASSIGN(device->pinned_, choose_pinned(facts, pinned));
     Context& c = device->context_;
     c.device = index;
     c.sms = facts.sms;
@@ -61,10 +63,14 @@ Status CudaDevice::create(Host* host, int index, bool graphs, CudaDevice** out) 
     add_all(registry);
     device->ops_ = registry.take();
     const DeviceInfo info = device->info();
-    host->log(LogLevel::info, "cuda",
-              format("ready device={} name=\"{}\" kernels={} sms={} bytes_free={} ops={}", index,
-                     StrView(info.name), StrView(info.arch), c.sms, info.bytes_free,
-                     device->ops_.size()));
+    host->log(
+        LogLevel::info, "cuda",
+        format("ready device={} name=\"{}\" kernels={} sms={} bytes_free={} unified={} pinned={} "
+               "ops={}",
+               index, StrView(info.name), StrView(info.arch), c.sms, info.bytes_free,
+               info.unified_memory,
+               device->pinned_ == Pinned::registered ? "registered" : "allocated",
+               device->ops_.size()));
     *out = device.detach();
     return {};
 }
@@ -95,7 +101,11 @@ DeviceInfo CudaDevice::info() noexcept {
     DeviceInfo info;
     info.unified_memory = facts_.unified_memory;
     info.cpu = false;
-    info.bytes_free = free_.get([&] {
+    info.bytes_free = free_.get([&]() -> int64_t {
+        if (facts_.unified_memory) {
+            // cudaMemGetInfo leaves out what the kernel holds as page cache and gives when asked.
+            return std::min(kernels::machine_memory().free, facts_.memory_bytes);
+        }
         size_t free = 0;
         size_t total = 0;
         if (use_device(context_.device).ok()) {
@@ -117,7 +127,7 @@ Status CudaDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
     }
     return guard([&]() -> Status {
         TENON_TRY(use_device(context_.device));
-        return allocate_gpu_buffer(desc, out);
+        return allocate_gpu_buffer(desc, pinned_, out);
     });
 }
 

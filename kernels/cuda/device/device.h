@@ -18,7 +18,9 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
   public:
     /// errors  unavailable: see inspect_gpu; device; internal: not IEEE arithmetic
     /// graphs  false: the facet compute.graphs/1 is not offered
-    static Status create(Host* host, int index, bool graphs, CudaDevice** out);
+    /// pinned  see choose_pinned
+    static Status create(Host* host, int index, bool graphs, std::string_view pinned,
+                         CudaDevice** out);
 
     void* query(StrView facet) noexcept override;
     void release() noexcept override { delete this; }
@@ -54,11 +56,12 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
     Context context_;
     std::vector<OpEntry> ops_;
     bool graphs_ = true;
+    Pinned pinned_ = Pinned::allocated;
 };
 
 /// Zero-filled device or pinned memory on the calling thread's GPU.
 /// errors  invalid_argument: size or alignment; does_not_fit: names tag, wanted and free; device
-Status allocate_gpu_buffer(const BufferDesc& desc, Buffer** out);
+Status allocate_gpu_buffer(const BufferDesc& desc, Pinned pinned, Buffer** out);
 
 Status make_stream(const StreamDesc& desc, Stream** out);
 Status make_event(Event** out);

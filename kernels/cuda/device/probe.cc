@@ -84,7 +84,12 @@ Result<GpuFacts> inspect_gpu(int index) {
     facts.arch = build_for(facts.capability);
     facts.sms = p.multiProcessorCount;
     facts.memory_bytes = static_cast<int64_t>(p.totalGlobalMem);
+    // Not pageableMemoryAccess: a GPU with memory of its own can have that too.
     facts.unified_memory = p.integrated != 0;
+    int maps = 0;
+    static_cast<void>(
+        cudaDeviceGetAttribute(&maps, cudaDevAttrCanUseHostPointerForRegisteredMem, index));
+    facts.maps_registered = maps != 0;
     if (facts.arch.empty()) {
         return error(Code::unavailable,
                      "GPU {} ({}) has compute capability {}.{}, kernels are built for {}", index,
