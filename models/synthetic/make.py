@@ -4,7 +4,10 @@
 (names, types, shapes and distributions of all tensors, read by `tenon bench --synthetic`), the
 tokenizer, and Engram tables as files with holes.
 
-    models/synthetic/make.py --out DIR [--layers 40] [--experts 384] [--expert-bits 3]
+    models/synthetic/make.py --out DIR [--layers 40] [--experts 384] [--expert-bits 3] [--values]
+
+With --values the tensors are written too (model.safetensors, as long as the printed size), so that
+any verb reads the folder and loading can be measured.
 
 Layers: the first half compresses by 2, the second by 1, as in the released model; with 40 the
 configuration is the released one (docs/dsv41_config.json), less its vision part. Bits a weight are those of docs/dsv41.md 2.4.
@@ -12,6 +15,8 @@ Needs Python 3.9 and nothing else."""
 import argparse
 import json
 import os
+import random
+import re
 import shutil
 import struct
 import sys
@@ -26,6 +31,7 @@ def arguments():
     p.add_argument("--layers", type=int, default=40, help="layers of the backbone, 6 to 40")
     p.add_argument("--experts", type=int, default=384, help="routed experts a layer; the drafter has at most as many")
     p.add_argument("--expert-bits", type=float, default=3, help="bits a weight of routed experts")
+    p.add_argument("--values", action="store_true", help="write the weights too")
     p.add_argument("--tokenizer", default=os.path.join(ROOT, "tests/fixtures/golden/text/tokenizer/tokenizer.json"),
                    help="tokenizer.json of the release")
     a = p.parse_args()
@@ -205,6 +211,62 @@ def engram_files(config, out):
         f.truncate(8 + len(text) + at)
 
 
+BLOCK = 16 << 20  # of values; tensors take turns in it
+
+
+def block_of(dtype, fill, r):
+    """BLOCK bytes of values of one type and fill, or random ones."""
+    kind, _, number = fill.partition(" ")
+    if kind == "bits":
+        return r.randbytes(BLOCK)
+    count = 1 << 14  # drawn; repeated after that
+    x = float(number)
+    values = [r.gauss(0, x) if kind == "normal" else r.choice((-x, x)) if kind == "signs" else x for _ in range(count)]
+    if dtype == "BF16":  # the upper half of an f32
+        text = b"".join(struct.pack("<f", v)[2:] for v in values)
+    else:
+        text = struct.pack(f"<{count}{ {'F32': 'f', 'F16': 'e', 'I32': 'i'}[dtype] }",
+                           *(map(int, values) if dtype == "I32" else values))
+    return text * (BLOCK // len(text))
+
+
+def expand(name):
+    """"a.{0..2}.b" as three names."""
+    found = re.search(r"\{(\d+)\.\.(\d+)\}", name)
+    if not found:
+        return [name]
+    return [n for i in range(int(found[1]), int(found[2]) + 1)
+            for n in expand(name[:found.start()] + str(i) + name[found.end():])]
+
+
+def write_values(entries, path):
+    """All tensors as one safetensors file, each matrix's together as a converter writes them."""
+    size = {"F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
+    tensors = sorted((name, e) for e in entries for name in expand(e["name"]))
+    header, at = {}, 0
+    for name, e in tensors:
+        n = size[e["dtype"]]
+        for s in e["shape"]:
+            n *= s
+        header[name] = {"dtype": e["dtype"], "shape": e["shape"], "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    r, blocks = random.Random(1), {}
+    with open(path, "wb", buffering=1 << 20) as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for name, e in tensors:
+            key = (e["dtype"], e["fill"])
+            if key not in blocks:
+                blocks[key] = memoryview(block_of(*key, r))
+            begin, left = r.randrange(BLOCK // 256) * 256, header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
+            while left > 0:
+                piece = blocks[key][begin:begin + left]
+                f.write(piece)
+                left -= len(piece)
+                begin = 0
+
+
 def main():
     a = arguments()
     config = configuration(a.layers, a.experts)
@@ -220,6 +282,8 @@ def main():
         json.dump({"bytes": floor, "tensors": entries}, f, indent=0)
     shutil.copyfile(a.tokenizer, os.path.join(a.out, "tokenizer.json"))
     engram_files(config, a.out)
+    if a.values:
+        write_values(entries, os.path.join(a.out, "model.safetensors"))
     weights = (sum(part[k] for k in ("attention", "mixing", "router", "shared", "engram", "head", "draft"))
                + a.layers * a.experts * part["expert"]
                + config["text_config"]["num_nextn_predict_layers"]

@@ -1,45 +1,48 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Compares the rate at which a profile's weights reach the device with what fio reads from the checkpoint's largest file in the
-# same way (4 threads, 8 MiB, O_DIRECT), in turns. Nothing is dropped from the page cache; compute plugins on a CPU use the mapping.
+# Compares the rate at which a profile's weights reach the device with what plain reads of the checkpoint's largest file give
+# (dd: 4 at once, 8 MiB, O_DIRECT where the file system has it), in turns. The file's pages are dropped from the cache before
+# each. With nvcc it also prints the rate of copies from pinned memory to the device. Needs coreutils and nothing else.
 #   load_rate.sh TENON PROFILE CHECKPOINT [ROUNDS]
+# A checkpoint of the released geometry: models/synthetic/make.py --values. On tmpfs the "disk" is memory.
 set -euo pipefail
 
 tenon=${1:?path of the program tenon}
 profile=${2:?profile}
 checkpoint=${3:?folder of the safetensors files that the profile names}
 rounds=${4:-3}
-seconds=5
 
-for program in fio python3; do
-    command -v "$program" > /dev/null || { echo "$program is missing" >&2; exit 1; }
-done
+here=$(cd "$(dirname "$0")" && pwd)
 file=$(find -L "$checkpoint" -maxdepth 1 -name '*.safetensors' -printf '%s %p\n' | sort -n | tail -1 | cut -d' ' -f2-)
 [[ -n $file ]] || { echo "$checkpoint: holds no safetensors file" >&2; exit 1; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
+direct=iflag=direct
+dd if="$file" of=/dev/null bs=4096 count=1 "$direct" status=none 2> /dev/null || direct=iflag=fullblock
+blocks=$(( $(stat -Lc %s "$file") / (8 << 20) / 4 ))  # of each reader
+(( blocks > 0 )) || { echo "$file: too short to say anything" >&2; exit 1; }
+gb_per_s() { awk -v bytes="$1" -v ms="$2" 'BEGIN { printf "%.2f", bytes / (ms > 0 ? ms : 1) / 1e6 }'; }
+drop() { dd of="$file" oflag=nocache conv=notrunc,fdatasync count=0 status=none 2> /dev/null || true; }
+
+if command -v nvcc > /dev/null && nvcc -O2 -o "$out/copy" "$here/pinned_copy.cu" 2> "$out/nvcc.log"; then
+    "$out/copy" || true
+fi
 for (( round = 1; round <= rounds; ++round )); do
-    fio --name=weights --filename="$file" --readonly --rw=read --bs=8m --direct=1 --ioengine=psync \
-        --numjobs=4 --size=25% --offset_increment=25% --group_reporting --time_based \
-        --runtime="$seconds" --output-format=json > "$out/fio-$round.json"
-    "$tenon" bench "$profile" --prompt-tokens 1 --decode-tokens 1 --decode-prompt 1 --runs 1 \
-        > "$out/tenon-$round.log" 2>&1 || { cat "$out/tenon-$round.log" >&2; exit 1; }
+    drop
+    begin=$(date +%s%N)
+    readers=()
+    for i in 0 1 2 3; do
+        dd if="$file" of=/dev/null bs=8M skip=$(( i * blocks )) count="$blocks" "$direct" status=none &
+        readers+=($!)
+    done
+    wait "${readers[@]}"
+    disk=$(gb_per_s $(( 4 * blocks * (8 << 20) )) $(( ($(date +%s%N) - begin) / 1000000 )))
+    drop
+    "$tenon" bench "$profile" --set log.level=debug --prompt-tokens 2 --decode-tokens 2 --decode-prompt 2 --runs 1 \
+        > "$out/tenon.log" 2>&1 || { cat "$out/tenon.log" >&2; exit 1; }
+    read -r bytes ms < <(sed -nE 's/.*weights loaded bytes=([0-9]+) ms=([0-9]+).*/\1 \2/p' "$out/tenon.log") ||
+        { echo "the log has no line 'weights loaded'; does the profile send its log to a file?" >&2; exit 1; }
+    rate=$(gb_per_s "$bytes" "$ms")
+    echo "round $round: reads $disk GB/s ($direct)   tenon $rate GB/s ($bytes bytes in $ms ms)   ratio $(awk -v a="$rate" -v b="$disk" 'BEGIN { printf "%.3f", a / b }')"
 done
-
-python3 - "$out" "$rounds" << 'PY'
-import json, re, sys
-
-out, rounds = sys.argv[1], int(sys.argv[2])
-for r in range(1, rounds + 1):
-    with open(f"{out}/fio-{r}.json") as f:
-        text = f.read()
-    disk = json.loads(text[text.index("{"):])["jobs"][0]["read"]["bw_bytes"] / 1e9
-    with open(f"{out}/tenon-{r}.log") as f:
-        found = re.search(r"weights loaded bytes=(\d+) ms=(\d+)", f.read())
-    if not found:
-        sys.exit("the log has no line 'weights loaded'; is log.level above info?")
-    size, ms = int(found[1]), max(1, int(found[2]))
-    rate = size / ms / 1e6
-    print(f"round {r}: fio {disk:6.2f} GB/s   tenon {rate:6.2f} GB/s ({size} bytes in {ms} ms)   ratio {rate / disk:.3f}")
-PY

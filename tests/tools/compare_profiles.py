@@ -7,7 +7,7 @@
 
 Prompts are items of models/tenon-mini/training. For each deployment it runs `tenon score` and `tenon chat --once`, then prints
 for the logits: relative RMS of the difference, and the share of positions whose largest logit agrees; for the replies: how many
-are equal, and the first difference. Exit code 1 if less than --least of the positions agree. Needs PyPI `tokenizers`, `numpy`.
+are equal, and the first difference. Exit code 1 if less than --least of the positions agree. Needs PyPI `numpy`.
 """
 import argparse
 import json
@@ -42,9 +42,9 @@ def read_logits(path):
     return out
 
 
-def run(command):
+def run(command, text=None):
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, input=text)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout.strip(), time.monotonic() - began
@@ -58,14 +58,10 @@ def main():
     parser.add_argument("--ask", type=int, default=6, help="questions to answer")
     parser.add_argument("--least", type=float, default=0.95)
     args = parser.parse_args()
-    from tokenizers import Tokenizer
-    tokenizer = Tokenizer.from_file(str(TRAINING.parent / "tokenizer.json"))
-    prompts = []
-    for n, skill in enumerate(data.MIX):
-        for item in data.test_items(skill, args.count, 990001 + n):
-            ids = tokenizer.encode(item[0], add_special_tokens=False).ids
-            if 2 <= len(ids) <= 1500:
-                prompts.append(ids)
+    texts = [item[0] for n, skill in enumerate(data.MIX) for item in data.test_items(skill, args.count, 990001 + n)]
+    lines = run([args.tenon, "tokenize", "--parse-specials", "--checkpoint", str(TRAINING.parent)],
+                "".join(json.dumps({"text": text}) + "\n" for text in texts))[0]
+    prompts = [ids for ids in (json.loads(line)["ids_with_specials_parsed"] for line in lines.splitlines()) if 2 <= len(ids) <= 1500]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ids.jsonl"
         file.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in prompts))

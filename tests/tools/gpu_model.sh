@@ -39,11 +39,22 @@ run() {
     build=$(cd "${1:-build/release}" && pwd)
     export LD_LIBRARY_PATH=$build/lib TENON_PLUGIN_PATH=$build/plugins
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+    # All at once: most of their time is the host's.
+    local logs pids=() names=()
+    logs=$(mktemp -d)
+    trap "rm -rf '$logs'" EXIT
     for t in $(printf 'dsv41_%s_test ' $tests) $engine_tests; do
-        echo "### $t"
         program=dsv41_tests
         case $t in engine_*) program=engine_model_tests ;; esac
-        TENON_TEST_COMPUTE=cuda timeout 300 "$build/tests/$program" --gtest_filter="$(suites "$t")" --gtest_brief=1 || rc=1
+        TENON_TEST_COMPUTE=cuda timeout 300 "$build/tests/$program" --gtest_filter="$(suites "$t")" --gtest_brief=1 \
+            > "$logs/$t" 2>&1 &
+        pids+=($!)
+        names+=("$t")
+    done
+    for t in "${!pids[@]}"; do
+        wait "${pids[t]}" || rc=1
+        echo "### ${names[t]}"
+        cat "$logs/${names[t]}"
     done
     echo "### the small model on CPU and GPU"
     python3 tests/tools/compare_profiles.py profiles/mini.toml profiles/mini-cuda.toml --tenon "$build/bin/tenon" || rc=1
