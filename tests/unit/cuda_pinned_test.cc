@@ -12,10 +12,11 @@ TEST(Pinned, Is_registered_where_memory_is_shared_and_kernels_can_use_it) {
         bool unified, maps;
         const char* wanted;
         Pinned expected;
-    } const cases[] = {
-        {false, true, "auto", Pinned::allocated},      {true, true, "auto", Pinned::registered},
-        {true, false, "auto", Pinned::allocated},      {true, true, "allocated", Pinned::allocated},
-        {false, true, "registered", Pinned::registered}};
+    } const cases[] = {{false, true, "auto", Pinned::allocated},
+                       {true, true, "auto", Pinned::registered},
+                       {true, false, "auto", Pinned::allocated},
+                       {true, true, "allocated", Pinned::allocated},
+                       {false, true, "registered", Pinned::registered}};
     for (const auto& c : cases) {
         GpuFacts facts;
         facts.unified_memory = c.unified;
