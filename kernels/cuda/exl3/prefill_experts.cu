@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device_state.h"
 #include "linear.h"
 #include "prefill.h"
 #include "prefill_grouped.h"
@@ -26,11 +27,11 @@ struct Sort {
     int32_t tile_rows;  // most of a tile
     const int32_t* ids;
     const Weight* table;
-    int32_t* count;       // [experts]
-    ExpertTile* tiles;    // [most_tiles]
-    int32_t* tile_count;  // [1]
-    int32_t* entry_of;    // [slots]
-    Place* place;         // [rows * k]
+    int32_t* count;      // [experts]
+    ExpertTile* tiles;   // [most_tiles]
+    int32_t* tile_ends;  // [kTileClasses]
+    int32_t* entry_of;   // [slots]
+    Place* place;        // [rows * k]
 };
 
 constexpr int kSortAhead = 8;  ///< ids that a lane has in flight
@@ -62,26 +63,47 @@ __global__ void place_kernel(const __grid_constant__ Sort s) {
     if (expert >= s.experts) {
         return;
     }
-    int slot0 = 0, tile0 = 0;
-    for (int e = lane; e < expert; e += 32) {
-        slot0 += (s.count[e] + kExpertPad - 1) / kExpertPad * kExpertPad;
-        tile0 += (s.count[e] + s.tile_rows - 1) / s.tile_rows;
+    const int full_class = tile_class(s.tile_rows);
+    int slot0 = 0;
+    int before[kTileClasses] = {}, all[kTileClasses] = {};  // tiles of experts before, of all
+    for (int e = lane; e < s.experts; e += 32) {
+        const int full = s.count[e] / s.tile_rows;
+        const int rest = s.count[e] % s.tile_rows;
+#pragma unroll
+        for (int c = 0; c < kTileClasses; ++c) {
+            const int tiles =
+                (c == full_class ? full : 0) + (rest > 0 && c == tile_class(rest) ? 1 : 0);
+            all[c] += tiles;
+            before[c] += e < expert ? tiles : 0;
+        }
+        slot0 += e < expert ? (s.count[e] + kExpertPad - 1) / kExpertPad * kExpertPad : 0;
     }
     slot0 = __reduce_add_sync(0xFFFFFFFFu, slot0);
-    tile0 = __reduce_add_sync(0xFFFFFFFFu, tile0);
+    int end = 0;
+    int full0 = 0, rest0 = 0;
     const int count = s.count[expert];
-    const int tiles = (count + s.tile_rows - 1) / s.tile_rows;
-    for (int t = lane; t < tiles; t += 32) {
-        const int rows = min(count - t * s.tile_rows, s.tile_rows);
-        s.tiles[tile0 + t] = {expert, slot0 + t * s.tile_rows, rows,
-                              (rows + kExpertPad - 1) / kExpertPad * kExpertPad};
+    const int full = count / s.tile_rows;
+    const int rest = count % s.tile_rows;
+#pragma unroll
+    for (int c = 0; c < kTileClasses; ++c) {
+        const int at = end + __reduce_add_sync(0xFFFFFFFFu, before[c]);
+        end += __reduce_add_sync(0xFFFFFFFFu, all[c]);
+        full0 = c == full_class ? at : full0;
+        rest0 = c == tile_class(rest) ? at + (c == full_class ? full : 0) : rest0;
+        if (expert == 0 && lane == 0) {
+            s.tile_ends[c] = end;
+        }
     }
-    if (expert == s.experts - 1 && lane == 0) {
-        *s.tile_count = tile0 + tiles;
+    for (int t = lane; t < full; t += 32) {
+        s.tiles[full0 + t] = {expert, slot0 + t * s.tile_rows, s.tile_rows, s.tile_rows};
+    }
+    if (rest > 0 && lane == 0) {
+        s.tiles[rest0] = {expert, slot0 + full * s.tile_rows, rest,
+                          (rest + kExpertPad - 1) / kExpertPad * kExpertPad};
     }
     const int entries = s.rows * s.k;
-    int before = 0;
-    for (int base = 0; base < entries && before < count; base += 32 * kSortAhead) {
+    int seen = 0;
+    for (int base = 0; base < entries && seen < count; base += 32 * kSortAhead) {
         int ids[kSortAhead];
 #pragma unroll
         for (int j = 0; j < kSortAhead; ++j) {
@@ -94,11 +116,12 @@ __global__ void place_kernel(const __grid_constant__ Sort s) {
             const unsigned int mask = __ballot_sync(0xFFFFFFFFu, match);
             if (match) {
                 const int entry = base + 32 * j + lane;
-                const int rank = before + __popc(mask & ((1u << lane) - 1));
+                const int rank = seen + __popc(mask & ((1u << lane) - 1));
+                const int tile = rank / s.tile_rows;
                 s.entry_of[slot0 + rank] = entry;
-                s.place[entry] = {slot0 + rank, tile0 + rank / s.tile_rows};
+                s.place[entry] = {slot0 + rank, tile < full ? full0 + tile : rest0};
             }
-            before += __popc(mask);
+            seen += __popc(mask);
         }
     }
 }
@@ -125,13 +148,38 @@ __device__ __forceinline__ void store_sorted(uint8_t* panel, const ExpertTile& t
     *reinterpret_cast<uint32_t*>(at + gemm::cuda::chunk_at(row, 2 * s + 2 + h) + 4 * t) = high;
 }
 
+// Adds two halves to a thread's part of the sum of a row.
+__device__ __forceinline__ void add_halves(uint32_t pair, float& sum) {
+    const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    sum = __fadd_rn(sum, __fadd_rn(v.x, v.y));
+}
+
+// The sum of a row in a fixed order, in thread 0: lanes by a tree, then warps.
+__device__ __forceinline__ float sum_of_row(float part) {
+    __shared__ float parts[kThreads / 32];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        part += __shfl_xor_sync(0xFFFFFFFFu, part, step);
+    }
+    if (threadIdx.x % 32 == 0) {
+        parts[threadIdx.x / 32] = part;
+    }
+    __syncthreads();
+    float sum = parts[0];
+#pragma unroll
+    for (int i = 1; i < kThreads / 32; ++i) {
+        sum += parts[i];
+    }
+    return sum;
+}
+
 struct RotateUp {
     const void* x;
     int64_t x_stride;
     int32_t k, in, slots;  // slots of a row
     const Weight* table[2];
     uint8_t* panel[2];
-    float* scale[2];
+    float *scale[2], *sum[2];
     const Place* place;
     const ExpertTile* tiles;
 };
@@ -150,16 +198,21 @@ __global__ void __launch_bounds__(kThreads) rotate_up_kernel(const __grid_consta
         most = 0;
     }
     __syncthreads();
+    float part = 0;
     const float inverse = rotate_row(
         c.k, c.table[side][tile.expert].suh, &most,
         [&](int at, float(&v)[4]) {
             load_x4(c.x, Element::bf16, row * c.x_stride + at, c.in - at, v);
         },
         [&](int at, uint32_t low, uint32_t high) {
+            add_halves(low, part);
+            add_halves(high, part);
             store_sorted(c.panel[side], tile, place.slot - tile.slot0, c.k, at, low, high);
         });
+    const float sum = sum_of_row(part);
     if (threadIdx.x == 0) {
         c.scale[side][place.slot] = inverse;
+        c.sum[side][place.slot] = sum;
     }
 }
 
@@ -180,7 +233,7 @@ struct Activate {
     float limit;
     const Weight* table;
     uint8_t* panel;
-    float* scale;
+    float *scale, *sum;
     const Place* place;
     const ExpertTile* tiles;
 };
@@ -205,6 +258,7 @@ __global__ void __launch_bounds__(kThreads) activate_kernel(const __grid_constan
                            : 0.0f;
     }
     __syncthreads();
+    float part = 0;
     const float inverse = rotate_row(
         c.k, c.table[tile.expert].suh, &most,
         [&](int at, float(&v)[4]) {
@@ -215,10 +269,14 @@ __global__ void __launch_bounds__(kThreads) activate_kernel(const __grid_constan
             v[3] = four.w;
         },
         [&](int at, uint32_t low, uint32_t high) {
+            add_halves(low, part);
+            add_halves(high, part);
             store_sorted(c.panel, tile, place.slot - tile.slot0, c.k, at, low, high);
         });
+    const float sum = sum_of_row(part);
     if (threadIdx.x == 0) {
         c.scale[place.slot] = inverse;
+        c.sum[place.slot] = sum;
     }
 }
 
@@ -342,9 +400,11 @@ struct Parts {
     uint8_t* down_panel = nullptr;
     __nv_bfloat16* gated[2] = {};
     float* scale[2] = {};
+    float* sum[2] = {};
     float* down_scale = nullptr;
+    float* down_sum = nullptr;
     int32_t* count = nullptr;
-    int32_t* tile_count = nullptr;
+    int32_t* tile_ends = nullptr;
     ExpertTile* tiles = nullptr;
     int32_t* entry_of = nullptr;
     Place* place = nullptr;
@@ -385,8 +445,11 @@ Parts lay_out(const ExpertPrefill& c, void* base) {
     take(p.scale[0], slots * 4);
     take(p.scale[1], slots * 4);
     take(p.down_scale, slots * 4);
+    take(p.sum[0], slots * 4);
+    take(p.sum[1], slots * 4);
+    take(p.down_sum, slots * 4);
     take(p.count, c.experts * 4);
-    take(p.tile_count, 4);
+    take(p.tile_ends, kTileClasses * 4);
     take(p.tiles, p.most_tiles * static_cast<int64_t>(sizeof(ExpertTile)));
     take(p.entry_of, slots * 4);
     take(p.place, entries * static_cast<int64_t>(sizeof(Place)));
@@ -466,8 +529,8 @@ int grouped_tile_rows() {
 
 cudaError_t run_routed(const ExpertPrefill& c, const Parts& p, cudaStream_t stream) {
     const auto entries = static_cast<unsigned int>(c.rows * c.k);
-    const Sort sort = {c.rows,  c.k,     c.experts,    grouped_tile_rows(), c.ids,  c.gate,
-                       p.count, p.tiles, p.tile_count, p.entry_of,          p.place};
+    const Sort sort = {c.rows,  c.k,     c.experts,   grouped_tile_rows(), c.ids,  c.gate,
+                       p.count, p.tiles, p.tile_ends, p.entry_of,          p.place};
     const auto experts = static_cast<unsigned int>((c.experts + kSortWarps - 1) / kSortWarps);
     count_kernel<<<experts, 32 * kSortWarps, 0, stream>>>(sort);
     skip_kernel<<<(entries + kThreads - 1) / kThreads, kThreads, 0, stream>>>(sort);
@@ -480,17 +543,19 @@ cudaError_t run_routed(const ExpertPrefill& c, const Parts& p, cudaStream_t stre
                              {c.gate, c.up},
                              {p.panel[0], p.panel[1]},
                              {p.scale[0], p.scale[1]},
+                             {p.sum[0], p.sum[1]},
                              p.place,
                              p.tiles};
     rotate_up_kernel<<<dim3(entries, 2), kThreads, 0, stream>>>(rotate);
     GroupedCall g;
     g.sides = 2;
     for (int i = 0; i < 2; ++i) {
-        g.side[i] = {i == 0 ? c.gate : c.up, p.panel[i], p.scale[i], p.gated[i], p.width_stride};
+        g.side[i] = {i == 0 ? c.gate : c.up, p.panel[i], p.scale[i], p.sum[i], p.gated[i],
+                     p.width_stride};
     }
     g.tiles = p.tiles;
-    g.tile_count = p.tile_count;
-    g.most_tiles = p.most_tiles;
+    g.tile_ends = p.tile_ends;
+    g.processors = device_attribute(cudaDevAttrMultiProcessorCount);
     g.k = c.k_up;
     g.out = c.width;
     cudaError_t status = cudaGetLastError();
@@ -500,12 +565,12 @@ cudaError_t run_routed(const ExpertPrefill& c, const Parts& p, cudaStream_t stre
     if (status != cudaSuccess) {
         return status;
     }
-    const Activate activate = {p.gated[0],   p.gated[1],   p.width_stride, c.width,
-                               c.k_down,     c.weights,    c.limit,        c.down,
-                               p.down_panel, p.down_scale, p.place,        p.tiles};
+    const Activate activate = {p.gated[0], p.gated[1], p.width_stride, c.width,      c.k_down,
+                               c.weights,  c.limit,    c.down,         p.down_panel, p.down_scale,
+                               p.down_sum, p.place,    p.tiles};
     activate_kernel<<<entries, kThreads, static_cast<size_t>(c.k_down) * 4, stream>>>(activate);
     g.sides = 1;
-    g.side[0] = {c.down, p.down_panel, p.down_scale, p.products, p.product_stride};
+    g.side[0] = {c.down, p.down_panel, p.down_scale, p.down_sum, p.products, p.product_stride};
     g.entry_of = p.entry_of;
     g.k = c.k_down;
     g.out = c.hidden;

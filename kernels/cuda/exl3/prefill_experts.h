@@ -14,6 +14,12 @@ constexpr int kExpertTileLess = 64;  ///< elsewhere
 constexpr int kExpertPad = 8;        ///< rows of an expert lie in groups of this many
 constexpr int kExpertRows = 4096;    ///< rows of one pass
 
+/// Tiles lie by class: those of more than 64 rows, of more than 32, the others.
+constexpr int kTileClasses = 3;
+constexpr int tile_class(int rows) {
+    return rows > 64 ? 0 : (rows > 32 ? 1 : 2);
+}
+
 /// Some rows of one expert. Slots slot0 .. slot0 + rows of the sorted order.
 struct ExpertTile {
     int32_t expert, slot0, rows, padded;  ///< padded: rows up to a multiple of kExpertPad

@@ -14,6 +14,7 @@ struct GroupedSide {
     const Weight* table = nullptr;
     const uint8_t* x = nullptr;    ///< panel of the sorted rows (prefill_grouped.cuh)
     const float* scale = nullptr;  ///< by slot
+    const float* sum = nullptr;    ///< by slot: of the row in the panel
     void* y = nullptr;
     int64_t y_stride = 0;  ///< elements
 };
@@ -22,11 +23,12 @@ struct GroupedCall {
     int32_t sides = 1;
     GroupedSide side[2];
     const ExpertTile* tiles = nullptr;
-    const int32_t* tile_count = nullptr;
-    const int32_t* entry_of = nullptr;  ///< by slot; null: y rows are slots
-    int32_t most_tiles = 0;
+    const int32_t* tile_ends = nullptr;  ///< [kTileClasses]
+    const int32_t* entry_of = nullptr;   ///< by slot; null: y rows are slots
+    int32_t processors = 1;              ///< of the device
     int32_t k = 0, out = 0;
-    int32_t y_is_f32 = 0;  ///< else bf16
+    uint32_t upper = 0x10000;  ///< a factor that puts a half into the upper one
+    int32_t y_is_f32 = 0;      ///< else bf16
 };
 
 /// Multiplies the tiles whose weight has the rate and the code; others are left alone.
