@@ -67,6 +67,7 @@ __device__ inline void fault(const Args& a) {
 __device__ __forceinline__ List list_of(const Args& a, int t, bool report) {
     List l{0, 0, 0, 0, 0, -1};
     const Row row = a.row[t];
+    const int count = a.K > 0 ? a.count[t] : 0;
     if (row.slot < 0) {
         return l;
     }
@@ -103,9 +104,7 @@ __device__ __forceinline__ List list_of(const Args& a, int t, bool report) {
         }
         l.ring_first = l.ring_last - a.ring_R;
     }
-    if (a.K > 0) {
-        l.selected = min(max(a.count[t], 0), a.K);
-    }
+    l.selected = min(max(count, 0), a.K);
     return l;
 }
 

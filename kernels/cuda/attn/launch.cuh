@@ -93,7 +93,9 @@ cudaError_t launch(const Args& a, unsigned cluster, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, a);
 }
 
-/// CTAs of a row for the wide kernel; 0: it does not take this call. Nothing of it follows from T.
+constexpr int kHalvedRows = 6;  // rows of a call that the wide kernel takes in halves at most
+
+/// Parts of a row for the wide kernel; 0: it does not take this call. Nothing of it follows from T.
 inline int wide_ranks(const Context& c, const Args& a, int64_t D, Regime regime) {
     if (c.arch != 90 || regime != Regime::decode || D != kWideD || a.H <= kWideHeads / 2 ||
         a.H > kWideHeads || static_cast<size_t>(c.smem_block) < kWideBytes) {
@@ -103,23 +105,26 @@ inline int wide_ranks(const Context& c, const Args& a, int64_t D, Regime regime)
     return ranks <= kWideRanks ? ranks : 0;
 }
 
-template <bool kTurn>
+template <bool kTurn, int kHalves>
 cudaError_t launch_wide(const Args& a, int ranks, cudaStream_t stream) {
-    auto* kernel = &wide_kernel<kTurn>;
-    const cudaError_t result =
+    auto* kernel = &wide_kernel<kTurn, kHalves>;
+    cudaError_t result =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWideBytes);
+    if (result == cudaSuccess && ranks * kHalves > 8) {
+        result = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
     if (result != cudaSuccess) {
         return result;
     }
     cudaLaunchAttribute attributes[2]{};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = static_cast<unsigned>(ranks);
+    attributes[0].val.clusterDim.x = static_cast<unsigned>(ranks * kHalves);
     attributes[0].val.clusterDim.y = 1;
     attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(a.T));
+    config.gridDim = dim3(static_cast<unsigned>(ranks * kHalves), static_cast<unsigned>(a.T));
     config.blockDim = dim3(kWideThreads);
     config.dynamicSmemBytes = kWideBytes;
     config.stream = stream;
@@ -139,7 +144,9 @@ Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime re
     }
     cudaError_t result = cudaSuccess;
     if (const int ranks = wide_ranks(c, a, D, regime); ranks > 0) {
-        result = launch_wide<kTurn>(a, ranks, stream);
+        // A GPC holds one cluster of that size; halves change no bits.
+        result = a.T <= kHalvedRows ? launch_wide<kTurn, 2>(a, ranks, stream)
+                                    : launch_wide<kTurn, 1>(a, ranks, stream);
         return result == cudaSuccess ? launched(op) : cuda_status(result, op);
     }
     if (flows(c, a, D, regime)) {

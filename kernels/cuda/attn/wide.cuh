@@ -8,6 +8,10 @@
 // 32 of the keys) and PV (each 128 of the columns) through wgmma. Probabilities enter PV as two
 // bf16 terms, and so does their sum. The CTAs merge their parts in list order through distributed
 // shared memory, each for some of the heads.
+//
+// A CTA's part of the output leaves its multiprocessor at 16 bytes a clock. While most of the
+// multiprocessors are idle, two CTAs take the same keys and half of the columns of PV each
+// (kHalves): every number is the same, and each of them writes, sends and merges half.
 #pragma once
 
 #include "attn/keys.cuh"
@@ -21,13 +25,16 @@ constexpr int kWideD = 512;
 constexpr int kWideHeads = 64;
 constexpr int kWideKeys = 128;
 constexpr int kWideRanks = 8;  // CTAs of a cluster at most
-constexpr int kOutPitch = kWideD + 8;
 constexpr int kWideThreads = 512;
 constexpr int kWideWarps = kWideThreads / 32;
 constexpr int kWideGroups = kWideWarps / 4;  // warpgroups
 constexpr int kWideTerms = 2;  // of a probability; a third costs 7 % (docs/measurements.md)
 constexpr int kGroupKeys = kWideKeys / kWideGroups;
-constexpr int kGroupColumns = kWideD / kWideGroups;
+
+template <int kHalves>
+constexpr int kOutColumns = kWideD / kHalves;
+template <int kHalves>
+constexpr int kOutPitch = kOutColumns<kHalves> + 8;
 
 struct WideShared {
     union {
@@ -35,8 +42,8 @@ struct WideShared {
         uint8_t p[kWideTerms][kWideHeads * kWideKeys * 2];  // [64 keys][head], after QK^T
     };
     union {
-        uint8_t k[kWideKeys * kWideD * 2];  // [64 columns][key]
-        float o[kWideHeads * kOutPitch];    // for the merge
+        uint8_t k[kWideKeys * kWideD * 2];   // [64 columns][key]
+        float o[kWideHeads * kOutPitch<1>];  // for the merge, in lines of kOutPitch
     };
     Key key[kWideKeys];
     float tops[kWideGroups][kWideHeads];
@@ -45,6 +52,7 @@ struct WideShared {
     float sum[kWideHeads];
     float part_top[kWideRanks][kWideHeads];
     float part_sum[kWideRanks][kWideHeads];
+    float part_weight[kWideRanks][kWideHeads];
 
     __device__ float top_of(int head) const {
         float top = tops[0][head];
@@ -113,60 +121,60 @@ __device__ inline void store_key(uint8_t* k, int key, int lane, uint4 low, uint4
         second != 0 ? low : high;
 }
 
-// Selected q4e rows: all loads of a warp's keys are in flight together.
-__device__ inline void load_keys_q4e(WideShared& sm, int warp, int lane) {
-    constexpr int kEach = kWideKeys / kWideWarps;
-    uint2 codes[kEach];
-    uint32_t scale[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        const Key& key = sm.key[i * kWideWarps + warp];
-        codes[i] = make_uint2(0, 0);
-        scale[i] = 0;
-        if (key.format >= 0) {
-            codes[i] = __ldg(reinterpret_cast<const uint2*>(key.codes) + lane);
-            scale[i] = __ldg(key.scales + lane);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        store_key(sm.k, i * kWideWarps + warp, lane, unpack_q4e(codes[i].x, scale[i]),
-                  unpack_q4e(codes[i].y, scale[i]));
-    }
-}
-
-// Ring rows and rows of this call, or selected rows of another format. All loads of a warp's q8
-// keys are in flight together.
-__device__ inline void load_keys(WideShared& sm, int warp, int lane) {
-    constexpr int kEach = kWideKeys / kWideWarps;
+// The keys of a warp: number i is key i * kWideWarps + warp. Loads have no branches around them, so
+// that all of them are in flight together.
+template <int kFormat>
+struct WideKeys {
+    static constexpr int kEach = kWideKeys / kWideWarps;
     uint4 codes[kEach];
     uint32_t scale[kEach];
+    __device__ void load(const Key* key, int lane) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        const Key& key = sm.key[i * kWideWarps + warp];
-        codes[i] = make_uint4(0, 0, 0, 0);
-        scale[i] = 0;
-        if (key.format == kQ8) {
-            codes[i] = reinterpret_cast<const uint4*>(key.codes)[lane];
-            scale[i] = key.scales[lane / 2];
+        for (int i = 0; i < kEach; ++i) {
+            const Key k = key[i * kWideWarps];
+            codes[i] = make_uint4(0, 0, 0, 0);
+            scale[i] = 0;
+            if (k.format == kFormat) {
+                if constexpr (kFormat == kQ4e) {
+                    const uint2 c = __ldg(reinterpret_cast<const uint2*>(k.codes) + lane);
+                    codes[i].x = c.x;
+                    codes[i].y = c.y;
+                    scale[i] = __ldg(k.scales + lane);
+                } else {
+                    codes[i] = __ldg(reinterpret_cast<const uint4*>(k.codes) + lane);
+                    scale[i] = __ldg(k.scales + lane / 2);
+                }
+            }
         }
     }
+    __device__ void store(uint8_t* to, int warp, int lane) const {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        store_key(sm.k, i * kWideWarps + warp, lane,
-                  unpack_q8(make_uint2(codes[i].x, codes[i].y), scale[i]),
-                  unpack_q8(make_uint2(codes[i].z, codes[i].w), scale[i]));
+        for (int i = 0; i < kEach; ++i) {
+            uint4 low, high;
+            if constexpr (kFormat == kQ4e) {
+                low = unpack_q4e(codes[i].x, scale[i]);
+                high = unpack_q4e(codes[i].y, scale[i]);
+            } else {
+                low = unpack_q8(make_uint2(codes[i].x, codes[i].y), scale[i]);
+                high = unpack_q8(make_uint2(codes[i].z, codes[i].w), scale[i]);
+            }
+            store_key(to, i * kWideWarps + warp, lane, low, high);
+        }
     }
+};
+
+// Rows of this call, and selected rows that are not q4e: keys that WideKeys left as zeros.
+__device__ inline void store_others(WideShared& sm, int warp, int lane) {
 #pragma unroll 4
-    for (int i = 0; i < kEach; ++i) {
-        const Key& key = sm.key[i * kWideWarps + warp];
+    for (int i = warp; i < kWideKeys; i += kWideWarps) {
+        const Key& key = sm.key[i];
         if (key.format == kBf16) {
             const auto* from = reinterpret_cast<const uint4*>(key.codes) + 2 * lane;
-            store_key(sm.k, i * kWideWarps + warp, lane, from[0], from[1]);
+            store_key(sm.k, i, lane, from[0], from[1]);
         } else if (key.format == kQ4e) {
             const uint2 c = reinterpret_cast<const uint2*>(key.codes)[lane];
             const uint32_t s = key.scales[lane];
-            store_key(sm.k, i * kWideWarps + warp, lane, unpack_q4e(c.x, s), unpack_q4e(c.y, s));
+            store_key(sm.k, i, lane, unpack_q4e(c.x, s), unpack_q4e(c.y, s));
         }
     }
 }
@@ -186,7 +194,7 @@ inline int wide_windows(int window, bool block_mode) {
     return (window + (block_mode ? 64 : 0) + kWideKeys - 1) / kWideKeys;
 }
 
-template <bool kTurn>
+template <bool kTurn, int kHalves>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ Args a, int windows) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -194,8 +202,12 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     auto& sm = *reinterpret_cast<WideShared*>(wide_bytes +
                                               (1024 - (shared_address(wide_bytes) & 1023u)) % 1024);
     Cluster cluster = this_cluster();
-    const int ranks = static_cast<int>(cluster.num_blocks());
-    const int rank = static_cast<int>(cluster.block_rank());
+    const int ranks = static_cast<int>(cluster.num_blocks()) / kHalves;
+    const int rank = static_cast<int>(cluster.block_rank()) / kHalves;  // of the keys
+    const int half = static_cast<int>(cluster.block_rank()) % kHalves;  // of the columns
+    constexpr int kColumns = kOutColumns<kHalves>;
+    constexpr int kGroupColumns = kColumns / kWideGroups;
+    constexpr int kPitch = kOutPitch<kHalves>;
     const int t = blockIdx.y;
     const int tid = threadIdx.x;
     const int warp = tid / 32;
@@ -206,33 +218,44 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     wait_for_previous();
     let_next_start();
 
-    // Nothing of a selected key but its page depends on the row's tables.
-    const int selected_at = (rank - windows) * kWideKeys + tid;
-    const bool has_selected = rank >= windows && tid < kWideKeys && selected_at < a.K;
+    // Lane i of a warp finds key i * kWideWarps + warp. Nothing of a selected key but its page
+    // depends on the row's tables.
+    const int mine = lane * kWideWarps + warp;
+    const bool has_key = mine < kWideKeys;
+    const int selected_at = (rank - windows) * kWideKeys + mine;
+    const bool has_selected = rank >= windows && has_key && selected_at < a.K;
     const int g = has_selected ? a.sel[int64_t{t} * a.K + selected_at] : -1;
     const int page =
         has_selected ? page_of(a, a.row[t].slot < 0 ? a.table_slots : a.row[t].slot, g) : -1;
     WideQuery<kTurn> query;
     query.load(a, t);
-    const List list = list_of(a, t, rank == 0 && tid == 0);
+    constexpr float kLog2e = 1.4426950408889634f;
+    const float sink = tid % kWideHeads < a.H ? a.sink[tid % kWideHeads] * kLog2e : kMinusInf;
+    const List list = list_of(a, t, cluster.block_rank() == 0 && tid == 0);
     const int first = (rank < windows ? rank : rank - windows) * kWideKeys;
     const int part = rank < windows ? list.window() : list.selected;
     const int keys = min(max(part - first, 0), kWideKeys);
     if (keys > 0) {
-        if (tid < kWideKeys) {
+        if (has_key) {
             Key key{nullptr, nullptr, kNone, 0};
-            if (tid < keys) {
-                key = rank < windows ? window_key(a, list, first + tid, kWideD)
-                                     : selected_key(a, g, page, kWideD, true);
+            if (mine < keys) {
+                key = rank < windows ? window_key(a, list, first + mine, kWideD)
+                                     : selected_key(a, g, page, kWideD, half == 0);
             }
-            sm.key[tid] = key;
+            sm.key[mine] = key;
         }
-        __syncthreads();
-        query.store(a, t, sm.q);
+        __syncwarp();
         if (rank >= windows && a.comp_format == kQ4e) {
-            load_keys_q4e(sm, warp, lane);
+            WideKeys<kQ4e> held;
+            held.load(sm.key + warp, lane);
+            query.store(a, t, sm.q);
+            held.store(sm.k, warp, lane);
         } else {
-            load_keys(sm, warp, lane);
+            WideKeys<kQ8> held;
+            held.load(sm.key + warp, lane);
+            query.store(a, t, sm.q);
+            held.store(sm.k, warp, lane);
+            store_others(sm, warp, lane);
         }
         shared_to_async();
         __syncthreads();
@@ -310,7 +333,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
             const uint32_t term = i / (kWideKeys / 16) * (kWideHeads * kWideKeys * 2);
             wgmma<kGroupColumns, true>(
                 o, swizzled(p_at + term + step / 4 * (kWideHeads * 128) + step % 4 * 32, 16, 1024),
-                swizzled(k_at + group * (kGroupColumns / 64 * kWideKeys * 128) + step * (16 * 128),
+                swizzled(k_at + (half * kColumns + group * kGroupColumns) / 64 * (kWideKeys * 128) +
+                             step * (16 * 128),
                          kWideKeys * 128, 1024),
                 i > 0);
         }
@@ -318,10 +342,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         __syncthreads();  // all warpgroups are done with k and p
 #pragma unroll
         for (int j = 0; j < kGroupColumns / 8; ++j) {
-            float* at = sm.o + h * kOutPitch + group * kGroupColumns + 8 * j + 2 * c;
+            float* at = sm.o + h * kPitch + group * kGroupColumns + 8 * j + 2 * c;
             *reinterpret_cast<float2*>(at) = make_float2(o[4 * j], o[4 * j + 1]);
-            *reinterpret_cast<float2*>(at + 8 * kOutPitch) =
-                make_float2(o[4 * j + 2], o[4 * j + 3]);
+            *reinterpret_cast<float2*>(at + 8 * kPitch) = make_float2(o[4 * j + 2], o[4 * j + 3]);
         }
     }
     if (tid < kWideHeads) {
@@ -334,55 +357,63 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     }
     cluster.sync();
 
-    // Merge: this CTA finishes heads rank, rank + ranks, ..
-    for (int i = tid; i < ranks * kWideHeads; i += kWideThreads) {
-        const int from = i / kWideHeads;
-        const int head = i % kWideHeads;
-        sm.part_top[from][head] = cluster.map_shared_rank(&sm.top[0], from)[head];
-        sm.part_sum[from][head] = cluster.map_shared_rank(&sm.sum[0], from)[head];
+    // Merge: this CTA finishes heads rank, rank + ranks, .. Thread i has head i % 64 of part i
+    // / 64.
+    static_assert(kWideRanks * kWideHeads <= kWideThreads);
+    const int from_here = tid / kWideHeads;
+    const int head_here = tid % kWideHeads;
+    float top_here = kMinusInf;
+    if (from_here < ranks) {
+        const int other = from_here * kHalves + half;
+        top_here = cluster.map_shared_rank(&sm.top[0], other)[head_here];
+        sm.part_sum[from_here][head_here] = cluster.map_shared_rank(&sm.sum[0], other)[head_here];
+        sm.part_top[from_here][head_here] = top_here;
     }
     __syncthreads();
-    if (tid < kWideHeads) {  // weights of the parts, in place of their tops
-        constexpr float kLog2e = 1.4426950408889634f;
-        const float sink = tid < a.H ? a.sink[tid] * kLog2e : kMinusInf;
+    if (from_here < ranks) {
+        float tops[kWideRanks];
         float most = sink;
-        for (int i = 0; i < ranks; ++i) {
-            most = fmaxf(most, sm.part_top[i][tid]);
+#pragma unroll
+        for (int i = 0; i < kWideRanks; ++i) {
+            tops[i] = i < ranks ? sm.part_top[i][head_here] : kMinusInf;
+            most = fmaxf(most, tops[i]);
         }
         float sum = 0;
-        for (int i = 0; i < ranks; ++i) {
-            const float top = sm.part_top[i][tid];
-            const float e = top > kMinusInf ? exp2f(top - most) : 0.0f;
-            sum += sm.part_sum[i][tid] * e;
-            sm.part_top[i][tid] = e;
+#pragma unroll
+        for (int i = 0; i < kWideRanks; ++i) {
+            if (i < ranks) {
+                const float e = tops[i] > kMinusInf ? exp2f(tops[i] - most) : 0.0f;
+                sum += sm.part_sum[i][head_here] * e;
+            }
         }
         // Else the parts vanish beside the sink, or there is no key.
         const float each = sum > 0 ? reciprocal(sum + exp2f(sink - most)) : 0.0f;
-        for (int i = 0; i < ranks; ++i) {
-            sm.part_top[i][tid] *= each;
-        }
+        sm.part_weight[from_here][head_here] =
+            top_here > kMinusInf ? exp2f(top_here - most) * each : 0.0f;
     }
     __syncthreads();
-    constexpr int kQuads = kWideD / 4;
+    constexpr int kQuads = kColumns / 4;
     const int heads = (a.H - rank + ranks - 1) / ranks;  // of this CTA
 #pragma unroll 1
     for (int i = tid; i < heads * kQuads; i += kWideThreads) {
         const int head = rank + i / kQuads * ranks;
-        const int column = i % kQuads * 4;
+        const int place = i % kQuads * 4;
+        const int column = half * kColumns + place;
         float4 part[kWideRanks];
 #pragma unroll
         for (int from = 0; from < kWideRanks; ++from) {
             part[from] = make_float4(0, 0, 0, 0);
-            if (from < ranks && sm.part_top[from][head] != 0) {  // else the part may be anything
-                part[from] = *reinterpret_cast<const float4*>(cluster.map_shared_rank(sm.o, from) +
-                                                              head * kOutPitch + column);
+            if (from < ranks && sm.part_weight[from][head] != 0) {  // else the part may be anything
+                const float* o =
+                    from == rank ? sm.o : cluster.map_shared_rank(sm.o, from * kHalves + half);
+                part[from] = *reinterpret_cast<const float4*>(o + head * kPitch + place);
             }
         }
         float x[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int from = 0; from < kWideRanks; ++from) {
             if (from < ranks) {
-                const float w = sm.part_top[from][head];
+                const float w = sm.part_weight[from][head];
                 x[0] = __fmaf_rn(w, part[from].x, x[0]);
                 x[1] = __fmaf_rn(w, part[from].y, x[1]);
                 x[2] = __fmaf_rn(w, part[from].z, x[2]);
