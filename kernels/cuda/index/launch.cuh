@@ -14,12 +14,6 @@
 
 namespace tenon::cuda::index {
 
-// Stages of the int8 kernel, where a block has the shared memory and where it has less.
-template <int kProducts>
-constexpr int kStagesWide = 48 / kPageWarps<kProducts>;
-template <int kProducts>
-constexpr int kStagesNarrow = kStagesWide<kProducts> / 2;
-
 /// Hands out 256-aligned parts of a scratch buffer; with a null base it only counts.
 class Parts {
   public:
@@ -90,45 +84,37 @@ inline bool whole_tiles(const ScoreArgs& a) {
            ((k.page_bytes | k.codes_at | k.scales_at) & 15) == 0;
 }
 
-template <int kRows, int kBlocks, int kStages>
-int64_t pages_bytes(int share, bool counted) {
-    const int64_t row = kBlocks * 32 * kWidth + (counted ? kBins * int64_t{sizeof(unsigned)} : 0);
-    return static_cast<int64_t>(sizeof(PageShared<kPageWarps<kRows * kBlocks>, kBlocks, kStages>)) +
-           share * row;
-}
-
 /// Enqueues the int8 kernel and its set-up; false: a block has too little shared memory.
-template <int kRows, int kBlocks, int kStages>
+template <int kBlocks, bool kSplit, int kStages, int kShared>
 bool launch_pages(const Context& c, ScoreArgs a, bool fill, cudaError_t& result,
                   cudaStream_t stream) {
-    const bool counted = a.hist_visible >= 0;
-    const auto bytes = [&](int share) {
-        return pages_bytes<kRows, kBlocks, kStages>(share, counted);
-    };
-    const int64_t fitting = (c.smem_block - bytes(0)) / (bytes(1) - bytes(0));
-    if (c.smem_block < bytes(1)) {
+    constexpr int kWarps = kPageWarps<kBlocks, kSplit>;
+    constexpr size_t kRow = kBlocks * 32 * kWidth * (kSplit ? 2 : 1);
+    const size_t bytes = sizeof(PageShared<kWarps / 4, kBlocks, kStages, kShared>) +
+                         kShared * (kRow + (a.hist_visible >= 0 ? kBins * sizeof(unsigned) : 0));
+    if (bytes > static_cast<size_t>(c.smem_block)) {
         return false;
     }
-    a.share = static_cast<int>(std::min<int64_t>(fitting, kRowsShared));
-    auto* kernel = &score_pages_kernel<kRows, kBlocks, kStages>;
+    a.share = kShared;
+    auto* kernel = &score_pages_kernel<kBlocks, kSplit, kStages, kShared>;
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes(a.share)));
+                                  static_cast<int>(bytes));
     if (result == cudaSuccess) {
         result = chained(&prepare_kernel<true>, prepare_grid(a, fill), 256, 0, stream, a,
                          kBlocks * 32, fill);
     }
     if (result == cudaSuccess) {
-        result =
-            chained(kernel, dim3(static_cast<unsigned>(c.sms)), kPageWarps<kRows * kBlocks> * 32,
-                    static_cast<size_t>(bytes(a.share)), stream, a);
+        result = chained(kernel, dim3(static_cast<unsigned>(c.sms)), kWarps * 32, bytes, stream, a);
     }
     return true;
 }
-template <int kRows, int kBlocks>
+/// The form where a block has the shared memory, else the one with less.
+template <int kBlocks, bool kSplit>
 bool launch_pages(const Context& c, const ScoreArgs& a, bool fill, cudaError_t& result,
                   cudaStream_t stream) {
-    return launch_pages<kRows, kBlocks, kStagesWide<kRows * kBlocks>>(c, a, fill, result, stream) ||
-           launch_pages<kRows, kBlocks, kStagesNarrow<kRows * kBlocks>>(c, a, fill, result, stream);
+    return launch_pages < kBlocks, kSplit, 3,
+           kSplit ? 1 : 8 > (c, a, fill, result, stream) || launch_pages < kBlocks, kSplit, 1,
+           kSplit ? 1 : 2 > (c, a, fill, result, stream);
 }
 
 /// Parts of scratch that the tensor-core kernels need.
@@ -187,10 +173,10 @@ inline cudaError_t enqueue_scores(const Context& c, const ScoreArgs& a, bool bf1
     }
     cudaError_t result = cudaSuccess;
     if (whole_tiles(a)) {
-        // Rows of a product follow from the shape; they change no bits.
-        const bool taken = Hp == 64         ? launch_pages<1, 2>(c, a, fill, result, stream)
-                           : a.T >= 2 * a.S ? launch_pages<2, 1>(c, a, fill, result, stream)
-                                            : launch_pages<1, 1>(c, a, fill, result, stream);
+        // The form follows from the shape; it changes no bits.
+        const bool taken = Hp == 64         ? launch_pages<2, false>(c, a, fill, result, stream)
+                           : a.T >= 2 * a.S ? launch_pages<1, false>(c, a, fill, result, stream)
+                                            : launch_pages<1, true>(c, a, fill, result, stream);
         if (taken) {
             return result;
         }

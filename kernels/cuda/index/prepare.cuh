@@ -11,13 +11,21 @@ namespace tenon::cuda::index {
 
 constexpr int kWidth = 128;
 constexpr int kGroups = 4;
-constexpr int kTile = 32;        // keys of a warp's step
+constexpr int kTile = 32;         // keys of a warp's step
+constexpr int kStep = 4 * kTile;  // keys of a warpgroup's step
 constexpr int kKeyOctaves = 2;   // scales of a key that int8 holds: the largest and this many below
 constexpr int kHeadOctaves = 3;  // of a head
+constexpr int kFp8Octaves = 14;  // scales of a head that E4M3 bytes hold below the largest
 
-/// Rows of one segment that share the unpacking of their keys, and the key tiles that they need.
-struct Batch {
+/// Rows of the int8 kernel that need sums of single groups: E4M3 bytes hold their heads, or not.
+constexpr int kFp8Row = 1;
+constexpr int kWideRow = 2;
+
+/// Rows of one segment that share the unpacking of their keys, and the tiles of keys (FP8) or steps
+/// (int8) that they need.
+struct alignas(16) Batch {
     int row0, rows, slot, tiles;
+    int most;  // visible rows of the last row
 };
 
 /// What the set-up leaves in scratch; Hp is the head count rounded up to 32 or 64.
@@ -27,7 +35,7 @@ struct Prepared {
     int4* pair;         // int8: [T][Hp / 2] weights of two heads, -64 times the sums of their bytes
     float* factor;      // int8: [T][Hp][4] scale of a group over the head's, of wide rows
     float* row_factor;  // int8: [T]
-    int* wide;          // [T]
+    int* wide;          // [T] FP8: whether bytes do not hold it; int8: 0, kFp8Row or kWideRow
     Batch* batch;       // [T]
     int* first_tile;    // [T + 1] tiles before each batch
     int* batches;       // [1]
@@ -94,8 +102,8 @@ __device__ inline uint32_t e4m3_exact(float x) {
     return sign | ((__float_as_uint(a) >> 20) - (120u << 3));
 }
 
-/// The batches of all rows; one block of 256 threads.
-__device__ inline void list_batches(const ScoreArgs& a) {
+/// The batches of all rows, their keys counted in pieces of `piece`; one block of 256 threads.
+__device__ inline void list_batches(const ScoreArgs& a, int piece) {
     __shared__ int running[2];
     __shared__ int counts[2][8];
     const Prepared& p = a.prepared;
@@ -108,7 +116,7 @@ __device__ inline void list_batches(const ScoreArgs& a) {
     const int share = a.cand != nullptr ? 1 : a.share;
     for (int base = 0; base < a.T; base += 256) {
         const int row = base + threadIdx.x;
-        Batch b{row, 0, -1, 0};
+        Batch b{row, 0, -1, 0, 0};
         if (row < a.T && row_live(a, row)) {
             const Row info = a.row[row];
             Segment s{};
@@ -122,12 +130,13 @@ __device__ inline void list_batches(const ScoreArgs& a) {
             if (place % share == 0) {
                 b.rows = good ? min(min(share, s.rows - place), a.T - row) : 1;
                 b.slot = info.slot;
+                b.most = visible_rows(a.row[row + b.rows - 1].pos, a.keys.ratio);
                 int64_t columns = 0;
                 for (int i = 0; i < b.rows; ++i) {
                     const int64_t n = scored_columns(a, row + i);
                     columns = n > columns ? n : columns;
                 }
-                b.tiles = static_cast<int>((columns + kTile - 1) / kTile);
+                b.tiles = static_cast<int>((columns + piece - 1) / piece);
             }
         }
         const bool starts = b.tiles > 0;
@@ -202,7 +211,7 @@ __device__ inline void prepare_e4m3(const ScoreArgs& a, int t, int Hp, const Que
             least = code < 0 ? least : min(least, code);
         }
         exponent[i] = most < 0 ? 127 : max(most - 6, 0);
-        if (most >= 0 && most - least > 14) {
+        if (most >= 0 && most - least > kFp8Octaves) {
             wide = 1;
         }
     }
@@ -251,14 +260,14 @@ __device__ inline void prepare_int8(const ScoreArgs& a, int t, int Hp, const Que
                                     const int* codes) {
     __shared__ int base[64];  // E8M0 code of one byte unit of a head, times 2
     __shared__ int sums[64];
-    __shared__ int top;  // largest exponent of a weight with its head's unit
-    __shared__ int wide;
+    __shared__ int top;     // largest exponent of a weight with its head's unit
+    __shared__ int spread;  // most octaves between the scales of a head
     constexpr int kNone = -100000;
     const Prepared& p = a.prepared;
     const int h = threadIdx.x / kGroups;
     const int g = threadIdx.x % kGroups;
     if (threadIdx.x == 0) {
-        wide = 0;
+        spread = 0;
         top = kNone;
     }
     __syncthreads();
@@ -275,8 +284,8 @@ __device__ inline void prepare_int8(const ScoreArgs& a, int t, int Hp, const Que
         }
         base[i] = most - kHeadOctaves;
         sums[i] = 0;
-        if (most >= 0 && most - least > kHeadOctaves) {
-            wide = 1;
+        if (most >= 0) {
+            atomicMax(&spread, most - least);
         }
         if (most >= 0 && i < a.Hi) {
             const float w = __bfloat162float(a.w[int64_t{t} * a.Hi + i]) * a.w_scale;
@@ -288,6 +297,23 @@ __device__ inline void prepare_int8(const ScoreArgs& a, int t, int Hp, const Que
         }
     }
     __syncthreads();
+    const int wide = spread <= kHeadOctaves ? 0 : spread <= kFp8Octaves ? kFp8Row : kWideRow;
+    const int run = Hp / 4;
+    if (wide == kFp8Row) {
+        prepare_e4m3(a, t, Hp, mine, codes);
+        __syncthreads();
+        if (threadIdx.x < Hp) {
+            const int i = threadIdx.x;
+            auto* to =
+                reinterpret_cast<float*>(p.pair + int64_t{t} * Hp / 2 + i % run / 2 * 4 + i / run);
+            to[i % 2] = p.weight[int64_t{t} * Hp + i];
+        }
+        if (threadIdx.x == 0) {
+            p.wide[t] = kFp8Row;
+            p.row_factor[t] = 1.0f;
+        }
+        return;
+    }
     if (h < Hp) {
         uint32_t bytes[2][4] = {};  // [half][step]
         int sum = 0;
@@ -312,7 +338,6 @@ __device__ inline void prepare_int8(const ScoreArgs& a, int t, int Hp, const Que
         atomicAdd(&sums[h], 64 * sum);
         p.factor[(int64_t{t} * Hp + h) * kGroups + g] =
             wide == 0 || code < 0 ? 1.0f : ldexpf(1.0f, code - base[h]);
-        const int run = Hp / 4;
         const int nt = h % run / 2;
         const int n = h / run * 2 + h % 2;
         uint8_t* to = p.q + int64_t{t} * Hp * kWidth + nt * 256 + n * 16 + g * 4;
@@ -325,7 +350,6 @@ __device__ inline void prepare_int8(const ScoreArgs& a, int t, int Hp, const Que
     __syncthreads();
     if (threadIdx.x < Hp) {
         const int i = threadIdx.x;
-        const int run = Hp / 4;
         // Largest weight just below 2^126; the sums are integers times 2^-149.
         const float w = fraction == 0 ? 0.0f : ldexpf(fraction, power - top + 126);
         auto* to = reinterpret_cast<int*>(p.pair + int64_t{t} * Hp / 2 + i % run / 2 * 4 + i / run);
@@ -349,7 +373,7 @@ __global__ void __launch_bounds__(256)
     const Prepared& p = a.prepared;
     if (t == a.T) {
         if (blockIdx.y == 0) {
-            list_batches(a);
+            list_batches(a, kInt8 ? kStep : kTile);
         }
         return;
     }

@@ -53,16 +53,17 @@ __device__ inline void sum_as_halves(float* d, const uint32_t (&a)[4], uint32_t 
 }
 
 /// d[g][4 nt + k]: sums of group g of this warp's 16 keys with 32 heads; `q` is the shared address
-/// of the heads' bytes of group 0, groups lie `group_bytes` apart. All four warps of a warpgroup
-/// call together.
-__device__ inline void group_sums(float (&d)[kGroups][16], const uint32_t (&a)[kGroups][4],
+/// of the heads' bytes of the first group, groups lie `group_bytes` apart. All four warps of a
+/// warpgroup call together.
+template <int kCount>
+__device__ inline void group_sums(float (&d)[kCount][16], const uint32_t (&a)[kCount][4],
                                   uint32_t q, uint32_t group_bytes, int lane) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     // Bricks of 8 heads x 16 bytes, 128 bytes apart along k and 256 along heads, no swizzle.
     constexpr uint64_t kLayout = uint64_t{128 / 16} << 16 | uint64_t{256 / 16} << 32;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kCount; ++g) {
         const uint64_t at = kLayout | ((q + g * group_bytes) & 0x3FFFFu) >> 4;
         asm volatile(
             "{\n.reg .pred none;\nsetp.ne.b32 none, 0, 0;\n"
@@ -79,7 +80,7 @@ __device__ inline void group_sums(float (&d)[kGroups][16], const uint32_t (&a)[k
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kCount; ++g) {
 #pragma unroll
         for (int k = 0; k < 16; ++k) {
             asm volatile("" : "+f"(d[g][k])::"memory");  // no use may move above the wait
@@ -87,7 +88,7 @@ __device__ inline void group_sums(float (&d)[kGroups][16], const uint32_t (&a)[k
     }
 #else
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kCount; ++g) {
 #pragma unroll
         for (int nt = 0; nt < 4; ++nt) {
             uint32_t b0, b1;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
-// index.score over whole pages: 32 keys a warp against all heads of up to eight rows of a slot, by
-// int8 tensor-core products whose sums are exact.
+// index.score over whole pages: a warpgroup takes 128 keys against all heads of up to eight rows of
+// a slot, by int8 tensor-core products whose sums are exact.
 //
 // Twice an E2M1 value is an integer of at most 12. The four power-of-two scales of a key (a head)
 // are folded into these integers relative to the largest: exact in int8 while they differ by at
-// most 2^2 (2^3), and then one int32 sum of 128 products is the exact dot. A key or a row whose
-// scales differ by more takes sums of single groups, added in f32, group 0 first. Both give the
-// same number wherever both apply, and the one of the FP8 kernel (score.cuh).
+// most 2^2 or 2^3 (2^3), and then one int32 sum of 128 products is the exact dot. A key or a row
+// whose scales differ by more takes sums of single groups, added in f32, group 0 first: rows up to
+// 2^14 by FP8 products as in score.cuh, others and keys by mma.sync. All ways give the same number
+// wherever they apply.
 //
-// A key's bytes are 64 above its integers, so that one byte permutation each serves positive and
-// negative codes (the other one gives 0), and 64 times the sum of a head's bytes is taken off in
-// front of the relu. The non-negative int32 then counts as a denormal f32: it is d 2^-149, and the
-// weight of the head carries the rest.
+// One byte permutation serves the positive codes of four columns and one the negative codes; each
+// gives 0 for the others. For a single row (kSplit) both go to the tensor core, the second against
+// the negated heads. Rows that share keys would make it the busy unit: there a key's bytes are 64
+// above its integers and the sum of both permutations is one operand; 64 times the sum of a head's
+// bytes is taken off in front of the relu. The non-negative int32 then counts as a denormal f32: it
+// is d 2^-149, and the weight of the head carries the rest.
 //
 // Heads are summed as in score.cuh: four runs, each ascending by fma, (0 + 2) + (1 + 3).
 #pragma once
@@ -20,8 +23,6 @@
 #include "index/score.cuh"
 
 namespace tenon::cuda::index {
-
-constexpr int kRowsShared = 8;  // rows of a segment that share one unpacking of a key
 
 __device__ inline void mbarrier_init(uint64_t* bar, unsigned count) {
     async::barrier_init(bar, count);
@@ -41,6 +42,23 @@ __device__ inline void mbarrier_wait(uint64_t* bar, unsigned phase) {
 __device__ inline void bulk_load(void* to, const void* from, unsigned bytes, uint64_t* bar) {
     async::bulk_load_kept(to, from, bytes, bar);
 }
+/// Before bulk_load: `bytes` more will come.
+__device__ inline void expect_bytes(uint64_t* bar, unsigned bytes) {
+    if constexpr (kHasBulkCopies) {
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
+                         score_shared_address(bar)),
+                     "r"(bytes)
+                     : "memory");
+    }
+}
+/// The one arrival of a thread after any number of bulk_load.
+__device__ inline void all_loads_sent(uint64_t* bar) {
+    if constexpr (kHasBulkCopies) {
+        async::barrier_arrive(bar);
+    } else {
+        async::loads_sent(bar);
+    }
+}
 
 __device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selector) {
     uint32_t r;  // __byte_perm would mask the sign bits of the selector
@@ -48,29 +66,37 @@ __device__ inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selecto
     return r;
 }
 
-/// Bytes of E2M1 codes times 2 and a factor, plus 64. `one` is 1, unknown to the compiler: shifts
-/// and sums as products leave the integer pipe, which is the busy one, to the permutations.
+/// Bytes of E2M1 codes times 2 and a factor. `one` is 1, unknown to the compiler: shifts and sums
+/// as products leave the integer pipe, which is the busy one, to the permutations.
 struct KeyTable {
-    uint32_t up[2], down[2], one;
+    uint32_t up[2], one;
     __device__ KeyTable(uint32_t factor, uint32_t one_) : one(one_) {
-        constexpr uint32_t kZero = 0x40404040u;
-        constexpr uint32_t kSteps[2] = {0x03020100u, 0x0C080604u};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            up[i] = kSteps[i] * factor + kZero;
-            down[i] = (0u - kSteps[i]) * factor + kZero;
-        }
+        up[0] = kSteps[0] * factor;
+        up[1] = kSteps[1] * factor;
     }
-    __device__ uint32_t upper(uint32_t x) const {
-        return __umulhi(x, one << 16);
-    }
-    /// Eight codes: columns 0..3, columns 4..7.
-    __device__ void bytes(uint32_t x, uint32_t& low, uint32_t& high) const {
+    __device__ uint32_t upper(uint32_t x) const { return __umulhi(x, one << 16); }
+    /// Eight codes, columns 0..3 and columns 4..7: the positive ones, and the negative ones without
+    /// their sign. A selector with a set sign bit replicates the sign of the byte: 0.
+    __device__ void split(uint32_t x, uint32_t& low, uint32_t& high, uint32_t& minus_low,
+                          uint32_t& minus_high) const {
         const uint32_t y = x ^ 0x88888888u;
-        // A selector with a set sign bit replicates the sign of the byte: 0.
-        low = permute(up[0], up[1], x) * one + permute(down[0], down[1], y);
-        high = permute(up[0], up[1], upper(x)) * one + permute(down[0], down[1], upper(y));
+        low = permute(up[0], up[1], x);
+        high = permute(up[0], up[1], upper(x));
+        minus_low = permute(up[0], up[1], y);
+        minus_high = permute(up[0], up[1], upper(y));
     }
+    /// The same in one number each, 64 above.
+    __device__ void bytes(uint32_t x, uint32_t& low, uint32_t& high) const {
+        const uint32_t above[2] = {up[0] + kZero, up[1] + kZero};
+        const uint32_t below[2] = {kZero - up[0], kZero - up[1]};
+        const uint32_t y = x ^ 0x88888888u;
+        low = permute(above[0], above[1], x) * one + permute(below[0], below[1], y);
+        high = permute(above[0], above[1], upper(x)) * one + permute(below[0], below[1], upper(y));
+    }
+
+  private:
+    static constexpr uint32_t kZero = 0x40404040u;
+    static constexpr uint32_t kSteps[2] = {0x03020100u, 0x0C080604u};
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -119,27 +145,40 @@ __device__ inline uint32_t shared_word(uint32_t at) {
     return w;
 }
 
-/// Starts d = the sums over 128 columns of this warp's 16 keys with N heads at shared address `q`,
-/// whose k steps lie `step` bytes apart.
-template <int N>
-__device__ inline void start_sums(int (&d)[N / 2], const uint32_t (&a)[16], uint32_t q,
-                                  uint32_t step, int lane) {
+/// Starts d (+)= the sums of kSteps k steps, in kPlanes planes, of this warp's 16 keys with N heads
+/// at shared address `q`, whose k steps lie kStepBytes apart and whose planes kPlaneBytes. kFresh:
+/// d is overwritten.
+template <int N, bool kFresh, int kStepBytes, int kPlaneBytes, int kPlanes, int kWords>
+__device__ inline void start_sums(int (&d)[N / 2], const uint32_t (&a)[kPlanes][kWords], uint32_t q,
+                                  int lane) {
+    constexpr int kSteps = kWords / 4;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr uint64_t kLayout = uint64_t{128 / 16} << 16 | uint64_t{256 / 16} << 32;
+    const uint32_t at = (q & 0x3FFFFu) >> 4;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-        wgmma_s8<N>(d, a + 4 * s, kLayout | ((q + s * step) & 0x3FFFFu) >> 4, s > 0);
+    for (int p = 0; p < kPlanes; ++p) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+            wgmma_s8<N>(d, a[p] + 4 * s, kLayout | (at + (p * kPlaneBytes + s * kStepBytes) / 16),
+                        !kFresh || s + p > 0);
+        }
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else
 #pragma unroll
     for (int nt = 0; nt < N / 8; ++nt) {
-        int e[4] = {0, 0, 0, 0};
+        int e[4];
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-            const uint32_t at = q + s * step + nt * 256 + lane * 4;
-            const uint32_t f[4] = {a[4 * s], a[4 * s + 1], a[4 * s + 2], a[4 * s + 3]};
+        for (int k = 0; k < 4; ++k) {
+            e[k] = kFresh ? 0 : d[4 * nt + k];
+        }
+#pragma unroll
+        for (int i = 0; i < kSteps * kPlanes; ++i) {
+            const uint32_t at =
+                q + i / kSteps * kPlaneBytes + i % kSteps * kStepBytes + nt * 256 + lane * 4;
+            const uint32_t* from = a[i / kSteps] + i % kSteps * 4;
+            const uint32_t f[4] = {from[0], from[1], from[2], from[3]};
             mma_s8(e, f, shared_word(at), shared_word(at + 128));
         }
 #pragma unroll
@@ -161,29 +200,32 @@ __device__ inline void finish_sums(int (&d)[N], float& after) {
 #endif
 }
 
+/// 128 keys.
 struct PageStage {
-    uint8_t codes[kTile * 64];
-    uint8_t scales[kTile * 4];
+    uint8_t codes[kStep * 64];
+    uint8_t scales[kStep * 4];
 };
 
-/// Warps of a block, by the registers that a product with 32 kProducts heads needs.
-template <int kProducts>
-constexpr int kPageWarps = kProducts == 1 ? 16 : 12;
+/// Warps of a block, by the registers that they need.
+template <int kBlocks, bool kSplit>
+constexpr int kPageWarps = kBlocks == 1 ? 16 : 12;
 
 /// The bytes of the rows' heads and the histograms follow.
-template <int kWarps, int kBlocks, int kPageStages>
+template <int kTeams, int kBlocks, int kPageStages, int kShared>
 struct PageShared {
-    alignas(128) PageStage stage[kWarps][kPageStages];
-    uint64_t full[kWarps][kPageStages];
-    const uint8_t* tile[kWarps][kPageStages];  // codes of the keys, or null
-    int4 weight[kRowsShared][kBlocks * 16];
-    float4 factor[kRowsShared][kBlocks * 32];  // of the groups of a head
+    alignas(128) PageStage stage[kTeams][kPageStages];
+    uint64_t full[kTeams][kPageStages];
+    uint64_t empty[kTeams][kPageStages];
+    const uint8_t* tile[kTeams][kPageStages][4];  // codes of the keys of a warp, or null
+    int step[kTeams][kPageStages];                // of the batch; its last one or more: no keys
+    int4 weight[kShared][kBlocks * 16];
+    float4 factor[kShared][kBlocks * 32];  // of the groups of a head
     struct alignas(16) RowOut {
         float* out;
         float factor;
         int limit;  // columns with scores
-    } row[kRowsShared];
-    int wide[kRowsShared];
+    } row[kShared];
+    int wide[kShared];
 };
 
 /// Score of key lane / 4 + 8 (lane % 4 / 2) + 16 (lane % 2) of a tile by sums of single groups,
@@ -261,147 +303,258 @@ __device__ __forceinline__ float group_score(const uint8_t* codes, const uint8_t
     return c % 2 == 0 ? sum[0] : sum[1];
 }
 
-// Persistent: each block takes an equal run of the tiles of all batches. kRows: rows of a product.
-template <int kRows, int kBlocks, int kPageStages>
-__global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
+/// Score of the key that this lane owns, by FP8 sums of single groups (score.cuh); `codes` and
+/// `scales` are those of the tile, in shared memory. All four warps of a warpgroup call together.
+template <int kBlocks>
+__device__ __forceinline__ float fp8_score(const uint8_t* codes, const uint8_t* scales, uint32_t q,
+                                           uint32_t group_bytes, const int4* weight) {
+    const int lane = threadIdx.x % 32;
+    const int r = lane / 4;
+    const int c = lane % 4;
+    float sum[2];
+#pragma unroll 1
+    for (int m = 0; m < 2; ++m) {
+        uint32_t fragment[kGroups][1][4];
+        float scale[2][kGroups];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int key = 16 * m + 8 * half + r;
+            const uint32_t e = *reinterpret_cast<const uint32_t*>(scales + key * 4);
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                e2m1_to_e4m3(*reinterpret_cast<const uint32_t*>(codes + key * 64 + g * 16 + c * 4),
+                             fragment[g][0][half], fragment[g][0][2 + half]);
+                scale[half][g] = e8m0(e >> 8 * g & 255u);
+            }
+        }
+        float part[2] = {0, 0};
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+            float dot[16];  // one group at a time: registers
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                float d[1][16];
+                group_sums(d, fragment[g], q + block * 1024 + g * group_bytes, 0, lane);
+#pragma unroll
+                for (int k = 0; k < 16; ++k) {
+                    const float by = scale[k % 4 / 2][g];
+                    dot[k] = g == 0 ? d[0][k] * by : __fmaf_rn(d[0][k], by, dot[k]);
+                }
+            }
+#pragma unroll
+            for (int nt = 0; nt < 4; ++nt) {
+                const int4 w = weight[(4 * block + nt) * 4 + c];
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    part[k / 2] = __fmaf_rn(__int_as_float(k % 2 == 0 ? w.x : w.y),
+                                            fmaxf(dot[4 * nt + k], 0.0f), part[k / 2]);
+                }
+            }
+        }
+        float half_sum =
+            (c >= 2 ? part[1] : part[0]) + __shfl_xor_sync(~0u, c >= 2 ? part[0] : part[1], 2);
+        half_sum += __shfl_xor_sync(~0u, half_sum, 1);
+        if (m == 0) {
+            sum[0] = half_sum;
+        } else {
+            sum[1] = half_sum;
+        }
+    }
+    return c % 2 == 0 ? sum[0] : sum[1];
+}
+
+/// Sums of a row over this lane's heads for keys r and r + 8 of a tile half, then over half of the
+/// lanes of a quad: the result is of key r + 8 (c / 2).
+template <int kBlocks, bool kSplit>
+__device__ inline float sum_heads(const int (&d)[16 * kBlocks], const int4* weight, int c) {
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int nt = 0; nt < 4 * kBlocks; ++nt) {
+        const int4 w = weight[nt * 4 + c];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const int dot = d[4 * nt + k];
+            const int sum = kSplit ? max(dot, 0) : __viaddmax_s32(dot, k % 2 == 0 ? w.z : w.w, 0);
+            part[k / 2] =
+                __fmaf_rn(__int_as_float(k % 2 == 0 ? w.x : w.y), __int_as_float(sum), part[k / 2]);
+        }
+    }
+    return (c >= 2 ? part[1] : part[0]) + __shfl_xor_sync(~0u, c >= 2 ? part[0] : part[1], 2);
+}
+
+// Persistent: each block takes an equal run of the steps of all batches, each warpgroup (team) a run
+// of the block's. kShared: rows of a segment that share one unpacking of a key.
+template <int kBlocks, bool kSplit, int kPageStages, int kShared>
+__global__ void __launch_bounds__(kPageWarps<kBlocks, kSplit> * 32, 1)
     score_pages_kernel(const __grid_constant__ ScoreArgs a) {
-    constexpr int kWarps = kPageWarps<kRows * kBlocks>;
-    constexpr int kThreads = kWarps * 32;
+    constexpr int kThreads = kPageWarps<kBlocks, kSplit> * 32;
+    constexpr int kTeams = kPageWarps<kBlocks, kSplit> / 4;
+    constexpr int kPlanes = kSplit ? 2 : 1;
+    constexpr int kOctaves = kSplit ? 3 : kKeyOctaves;  // scales of a key that its bytes hold
     extern __shared__ __align__(128) uint8_t page_bytes[];
-    using Shared = PageShared<kWarps, kBlocks, kPageStages>;
+    using Shared = PageShared<kTeams, kBlocks, kPageStages, kShared>;
     auto& sm = *reinterpret_cast<Shared*>(page_bytes);
     uint8_t* sm_q = page_bytes + sizeof(Shared);  // a multiple of 128
     constexpr int kHeads = kBlocks * 32;
-    constexpr int kColumns = kRows * kHeads;  // of a product
     constexpr int kRowBytes = kHeads * kWidth;
-    unsigned* hist = reinterpret_cast<unsigned*>(sm_q + a.share * kRowBytes);
+    unsigned* hist = reinterpret_cast<unsigned*>(sm_q + kShared * kRowBytes * kPlanes);
     const Prepared& p = a.prepared;
     const int tid = threadIdx.x;
     const int warp = tid / 32;
     const int lane = tid % 32;
     const int r = lane / 4;
     const int c = lane % 4;
-    const uint32_t step = a.share * kHeads * 32;  // bytes of a k step
+    const int team = warp / 4;
+    const bool loads = warp % 4 == 0 && lane == 0;
+    constexpr int kStepBytes = kShared * kHeads * 32;  // of a k step
+    constexpr int kPlaneBytes = kShared * kRowBytes;
+    const uint32_t q_at = score_shared_address(sm_q);
+    // This lane ends with this key of a tile, and knows its scales.
+    const int own = 16 * (c % 2) + 8 * (c / 2) + r;
 
-    if (lane == 0) {
+    if (loads) {
 #pragma unroll
         for (int s = 0; s < kPageStages; ++s) {
-            mbarrier_init(&sm.full[warp][s], 1);
+            mbarrier_init(&sm.full[team][s], 1);
+            mbarrier_init(&sm.empty[team][s], 4);
         }
         if constexpr (kHasBulkCopies) {
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
     }
-    __syncwarp();
-    int stage = 0;  // of the next tile to use, and its phase
+    int stage = 0;  // of the next step, and the phase of its barriers
     unsigned phase = 0;
-    int fetch_stage = 0;  // of the next tile to load
     const uint32_t one = blockDim.y;
     start_when_ready();
 
+    // The block's first batch comes in one round trip, if it is one of the first: lane i has number
+    // i.
+    const int start_here = p.first_tile[min(lane, a.T)];
+    const Batch batch_here = p.batch[min(lane, a.T - 1)];
     const int batches = *p.batches;
-    const int total = p.first_tile[batches];
+    const bool few = batches < 32;
+    const int total = few ? __shfl_sync(~0u, start_here, batches) : p.first_tile[batches];
     const int grid = static_cast<int>(gridDim.x);
     const int block = static_cast<int>(blockIdx.x);
-    const int more = total % grid;  // the first `more` blocks take one tile more
+    const int more = total % grid;  // the first `more` blocks take one step more
     int at = total / grid * block + min(block, more);
     const int end = at + total / grid + (block < more ? 1 : 0);
-    int batch = 0;
-    for (int low = 0, high = batches; low < high;) {  // last batch that starts at or before `at`
-        const int middle = (low + high) / 2;
-        if (p.first_tile[middle] <= at) {
-            batch = middle;
-            low = middle + 1;
-        } else {
-            high = middle;
+    int batch = 0;  // the last one that starts at or before `at`
+    if (few) {
+        batch = __popc(__ballot_sync(~0u, lane < batches && start_here <= at)) - 1;
+    } else {
+        for (int low = 0, high = batches; low < high;) {
+            const int middle = (low + high) / 2;
+            if (p.first_tile[middle] <= at) {
+                batch = middle;
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
     }
 
-    for (; at < end; ++batch) {
-        const Batch b = p.batch[batch];
-        const int tile_base = p.first_tile[batch];
-        const int first = at - tile_base;
-        const int last = min(end, p.first_tile[batch + 1]) - tile_base;
-        at = tile_base + last;
-        const int most = visible_rows(a.row[b.row0 + b.rows - 1].pos, a.keys.ratio);  // rows ascend
+    if (at >= end) {
+        return;
+    }
+    Batch b;  // of one row in kSplit
+    int base, next_base;
+    if (few) {
+        b.row0 = __shfl_sync(~0u, batch_here.row0, batch);
+        b.rows = __shfl_sync(~0u, batch_here.rows, batch);
+        b.slot = __shfl_sync(~0u, batch_here.slot, batch);
+        b.most = __shfl_sync(~0u, batch_here.most, batch);
+        base = __shfl_sync(~0u, start_here, batch);
+        next_base = __shfl_sync(~0u, start_here, batch + 1);
+    } else {
+        b = p.batch[batch];
+        base = p.first_tile[batch];
+        next_base = p.first_tile[batch + 1];
+    }
+
+    for (;;) {
+        const int first = at - base;
+        const int last = min(end, next_base) - base;
+        at = base + last;
+        const int most = b.most;  // rows ascend
         const int columns = static_cast<int>(a.N < most ? a.N : most);
 
-        // A warp takes a run of tiles, so that it looks up a page once. Lane 0 asks for the next
-        // page while it loads from this one.
-        const int rounds = (last - first + kWarps - 1) / kWarps;
-        const int run = first + warp * rounds;
-        const int run_end = min(run + rounds, last);
-        int fetch = run;     // next tile to load
-        int left = 0;        // tiles of its page from it on
-        int page_index = 0;  // of the page after its own
+        // The loading lane asks for the page of the step after the one it loads.
+        const bool whole_steps = a.keys.rows_per_page % kStep == 0;
+        const int each = (last - first + kTeams - 1) / kTeams;
+        int fetch = min(first + team * each, last);
+        const int stop = min(fetch + each, last);
+        int fetch_stage = stage;
         int next_page = -1;
-        const uint8_t* codes_from = nullptr;  // null: the page is missing
-        const uint8_t* scales_from = nullptr;
-        const auto look_up = [&](int index) {
+        bool ended = false;
+        const auto page_at = [&](int key) {
+            const int index = a.keys.page_of(key);
             return index < a.keys.table_width
                        ? a.keys.table[int64_t{b.slot} * a.keys.table_width + index]
                        : -1;
         };
-        const auto turn_page = [&](int page, int row) {
-            codes_from = nullptr;
-            if (page >= 0 && page < a.keys.pages) {
-                const uint8_t* base = a.keys.pool + page * a.keys.page_bytes;
-                codes_from = base + a.keys.codes_at + row * 64;
-                scales_from = base + a.keys.scales_at + row * 4;
-            }
-            left = (a.keys.rows_per_page - row) / kTile;
-            next_page = look_up(page_index);
-        };
-        const auto load = [&] {  // by lane 0
-            if (fetch >= run_end) {
-                return;
-            }
-            uint64_t* full = &sm.full[warp][fetch_stage];
-            sm.tile[warp][fetch_stage] = codes_from;
-            if (codes_from != nullptr) {
-                PageStage& s = sm.stage[warp][fetch_stage];
-                async::barrier_expect(full, sizeof(PageStage));
-                bulk_load(s.codes, codes_from, sizeof(s.codes), full);
-                bulk_load(s.scales, scales_from, sizeof(s.scales), full);
-                async::loads_sent(full);
-                codes_from += sizeof(s.codes);
-                scales_from += sizeof(s.scales);
-            } else {
-                if (a.faults != nullptr) {
+        const auto look_up = [&] { next_page = fetch < stop ? page_at(fetch * kStep) : -1; };
+        const auto load = [&] {
+            PageStage& s = sm.stage[team][fetch_stage];
+            uint64_t* full = &sm.full[team][fetch_stage];
+            const uint8_t** tile = sm.tile[team][fetch_stage];
+            const auto copy = [&](int page, int key, int place, int keys) {
+                const uint8_t* codes = nullptr;
+                if (page >= 0 && page < a.keys.pages) {
+                    const int row = key - a.keys.page_of(key) * a.keys.rows_per_page;
+                    const uint8_t* from = a.keys.pool + page * a.keys.page_bytes;
+                    codes = from + a.keys.codes_at + row * 64;
+                    expect_bytes(full, keys * 68);
+                    bulk_load(s.codes + place * 64, codes, keys * 64, full);
+                    bulk_load(s.scales + place * 4, from + a.keys.scales_at + row * 4, keys * 4,
+                              full);
+                } else if (a.faults != nullptr) {
                     atomicAdd(a.faults, 1ull);
                 }
-                asm volatile(
-                    "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(score_shared_address(full))
-                    : "memory");
+                for (int i = 0; i < keys; i += kTile) {
+                    tile[(place + i) / kTile] = codes == nullptr ? nullptr : codes + i * 64;
+                }
+            };
+            const int key = fetch * kStep;
+            ended = fetch >= stop;
+            sm.step[team][fetch_stage] = ended ? last : fetch;
+            if (ended) {
+            } else if (whole_steps) {
+                copy(next_page, key, 0, kStep);
+            } else {
+                for (int i = 0; i < kStep; i += kTile) {
+                    if (key + i < columns) {
+                        copy(page_at(key + i), key + i, i, kTile);
+                    }
+                }
             }
+            all_loads_sent(full);
             fetch_stage = fetch_stage + 1 == kPageStages ? 0 : fetch_stage + 1;
-            ++fetch;
-            if (--left == 0) {
-                ++page_index;
-                turn_page(next_page, 0);
-            }
         };
 
-        __syncthreads();  // the previous batch is done with q and hist
-        if (lane == 0 && run < run_end) {
-            page_index = a.keys.page_of(run * kTile);
-            const int row = run * kTile - page_index * a.keys.rows_per_page;
-            const int page = look_up(page_index);
-            ++page_index;
-            turn_page(page, row);
+        __syncthreads();  // the previous batch is done with q and hist, and with all stages
+        if (loads) {
+            look_up();
 #pragma unroll 1
-            for (int s = 0; s < kPageStages; ++s) {
+            for (int s = 0; s < kPageStages && !ended; ++s) {
                 load();
+                ++fetch;
+                look_up();
             }
         }
-        // [row][k step][head block] -> [k step][row][head block], 1 KiB pieces of 32 heads
+        // [row][k step][head block] -> [plane][k step][row][head block], 1 KiB pieces of 32 heads
         for (int i = tid; i < b.rows * kRowBytes / 16; i += kThreads) {
             const int row = i / (kRowBytes / 16);
             const int in_row = i % (kRowBytes / 16);
             const int k = in_row / (kHeads * 2);
             const int rest = in_row % (kHeads * 2);
-            reinterpret_cast<uint4*>(sm_q)[(k * a.share + row) * kHeads * 2 + rest] =
-                reinterpret_cast<const uint4*>(p.q + int64_t{b.row0} * kRowBytes)[i];
+            const uint4 v = reinterpret_cast<const uint4*>(p.q + int64_t{b.row0} * kRowBytes)[i];
+            auto* to = reinterpret_cast<uint4*>(sm_q) + (k * kShared + row) * kHeads * 2 + rest;
+            *to = v;
+            if constexpr (kSplit) {
+                to[kPlaneBytes / 16] =
+                    make_uint4(__vneg4(v.x), __vneg4(v.y), __vneg4(v.z), __vneg4(v.w));
+            }
         }
         for (int i = tid; i < b.rows * kHeads / 2; i += kThreads) {
             (&sm.weight[0][0])[i] = p.pair[int64_t{b.row0} * (kHeads / 2) + i];
@@ -416,7 +569,8 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
         }
         if (tid < b.rows) {
             const int row = b.row0 + tid;
-            sm.row[tid] = {a.out + row * a.stride, p.row_factor[row],
+            constexpr float kUnit = 1.0f / (1 << (kOctaves - kKeyOctaves));
+            sm.row[tid] = {a.out + row * a.stride, p.row_factor[row] * kUnit,
                            min(columns, visible_rows(a.row[row].pos, a.keys.ratio))};
             sm.wide[tid] = p.wide[row];
         }
@@ -432,71 +586,79 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
 #endif
         __syncthreads();
 
-        // All warps make the same rounds, since four of them share a product; a tile beyond the
-        // run has no keys.
 #pragma unroll 1
-        for (int round = 0; round < rounds; ++round) {
-            const int tile = run + round;
-            const bool there = tile < run_end;
-            const PageStage& s = sm.stage[warp][stage];
-            if (there) {
-                mbarrier_wait(&sm.full[warp][stage], phase);
-            }
-            const uint8_t* codes_at = there ? sm.tile[warp][stage] : nullptr;
+        for (bool fresh = true;; fresh = false) {
+            const PageStage& s = sm.stage[team][stage];
+            mbarrier_wait(&sm.full[team][stage], phase);
+            const int step = sm.step[team][stage];
+            const int tile = step * 4 + warp % 4;
+            const uint8_t* codes_at =
+                tile * kTile < columns ? sm.tile[team][stage][warp % 4] : nullptr;
+            const uint8_t* keys_at = s.codes + warp % 4 * (kTile * 64) + r * 64 + c * 16;
             uint4 raw[2][2];
-            uint32_t scale[2];  // of keys r (low half) and r + 8
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    raw[m][half] = *reinterpret_cast<const uint4*>(
-                        s.codes + (16 * m + 8 * half + r) * 64 + c * 16);
+                    raw[m][half] =
+                        *reinterpret_cast<const uint4*>(keys_at + (16 * m + 8 * half) * 64);
                 }
-                scale[m] = s.scales[(16 * m + r) * 4 + c] |
-                           static_cast<uint32_t>(s.scales[(16 * m + 8 + r) * 4 + c]) << 16;
             }
-            __syncwarp();  // the stage is read
-            if (lane == 0) {
-                load();
-            }
-            if (there) {
+            const uint32_t scales =
+                *reinterpret_cast<const uint32_t*>(s.scales + (warp % 4 * kTile + own) * 4);
+            const auto leave = [&] {
+                __syncwarp();
+                if (lane == 0) {
+                    async::barrier_arrive(&sm.empty[team][stage]);
+                }
+            };
+            const auto advance = [&] {
                 stage = stage + 1 == kPageStages ? 0 : stage + 1;
                 phase ^= stage == 0 ? 1u : 0u;
+            };
+            const auto refill = [&](unsigned used) {
+                if (loads && !ended) {
+                    mbarrier_wait(&sm.empty[team][fetch_stage], used);
+                    load();
+                    ++fetch;
+                    look_up();
+                }
+                __syncwarp();
+            };
+            if (step >= last) {
+                leave();
+                advance();
+                break;
+            }
+            if (!batch_wide) {
+                leave();
+            }
+            if (kPageStages > 1 && !fresh) {  // the stage of the step before
+                refill(stage > 0 ? phase : phase ^ 1u);
             }
 
-            uint32_t largest[2];
-            uint32_t below[2];  // octaves below the largest
-            uint32_t fragment[2][16];
+            const uint32_t pairs =
+                __vmaxu2(__byte_perm(scales, 0, 0x4240), __byte_perm(scales, 0, 0x4341));
+            const uint32_t largest = __vmaxu2(pairs, __byte_perm(pairs, 0, 0x1032)) & 0xFFFFu;
+            const uint32_t below = largest * 0x01010101u - scales;  // octaves, a byte a group
+            uint32_t down[2][2];                                    // of this lane's group
 #pragma unroll
-            for (int m = 0; m < 2; ++m) {
-                largest[m] = __vmaxu2(scale[m], __shfl_xor_sync(~0u, scale[m], 1));
-                largest[m] = __vmaxu2(largest[m], __shfl_xor_sync(~0u, largest[m], 2));
-                below[m] = largest[m] - scale[m];
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const uint32_t down = half == 0 ? below[m] & 0xFFFFu : below[m] >> 16;
-                    const KeyTable table(__funnelshift_rc(1u << kKeyOctaves, 0, down), one);
-                    const uint32_t x[4] = {raw[m][half].x, raw[m][half].y, raw[m][half].z,
-                                           raw[m][half].w};
-#pragma unroll
-                    for (int k = 0; k < 4; ++k) {
-                        table.bytes(x[k], fragment[m][4 * k + half], fragment[m][4 * k + 2 + half]);
-                    }
-                }
+            for (int i = 0; i < 4; ++i) {
+                down[i / 2][i % 2] =
+                    __byte_perm(__shfl_sync(~0u, below, r * 4 + i / 2 + i % 2 * 2), 0, 0x4440 + c);
             }
             // Keys whose scales differ too much, unless the small groups are zero.
             bool wide_key = false;
-            if (__any_sync(~0u, (((below[0] + 0x00010001u) | (below[1] + 0x00010001u)) &
-                                 0xFFFCFFFCu) != 0)) {
+            const uint32_t over = kOctaves == 3 ? below : below | (below + 0x01010101u);
+            if (__any_sync(~0u, (over & 0xFCFCFCFCu) != 0)) {
                 unsigned bits = 0;
 #pragma unroll
                 for (int m = 0; m < 2; ++m) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        const uint32_t down = half == 0 ? below[m] & 0xFFFFu : below[m] >> 16;
                         const uint4& x = raw[m][half];
-                        const bool wide =
-                            down > kKeyOctaves && ((x.x | x.y | x.z | x.w) & 0x77777777u) != 0;
+                        const bool wide = down[m][half] > kOctaves &&
+                                          ((x.x | x.y | x.z | x.w) & 0x77777777u) != 0;
                         const unsigned vote = __ballot_sync(~0u, wide);
                         if ((vote >> (r * 4) & 15u) != 0) {
                             bits |= 1u << (m + 2 * half);  // m = c % 2, half = c / 2
@@ -506,76 +668,117 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
                 wide_key = (bits >> c & 1u) != 0;
             }
             const bool any_wide = __any_sync(~0u, wide_key);
+            const int column = tile * kTile + own;
+            const float key_factor = __uint_as_float(largest == 0 ? 0x00400000u : largest << 23);
 
-            // This lane ends with key r + 8 (c / 2) + 16 (c % 2) of the tile.
-            const int column = tile * kTile + 16 * (c % 2) + 8 * (c / 2) + r;
-            const uint32_t e = (c % 2 == 0 ? largest[0] : largest[1]) >> (c / 2 * 16) & 0xFFFFu;
-            const float key_factor = __uint_as_float(e == 0 ? 0x00400000u : e << 23);
-
-#pragma unroll 1
-            for (int i0 = 0; i0 < b.rows; i0 += kRows) {
-                int d[2][kColumns / 2];
-                const uint32_t q = score_shared_address(sm_q) + i0 * kHeads * 32;
-                start_sums<kColumns>(d[0], fragment[0], q, step, lane);
-                start_sums<kColumns>(d[1], fragment[1], q, step, lane);
-                float half_sum[kRows][2] = {};
+            // Words `first` .. of a tile half.
+            const auto unpack = [&](auto& to, int m, int first) {
+                constexpr int kWords = sizeof(to[0]) / 16;
 #pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                    if (m == 0) {
-                        finish_sums<1>(d[0], half_sum[0][0]);
-                    } else {
-                        finish_sums<0>(d[1], half_sum[kRows - 1][0]);
-                    }
+                for (int half = 0; half < 2; ++half) {
+                    const KeyTable table(__funnelshift_rc(1u << kOctaves, 0, down[m][half]), one);
+                    const uint32_t x[4] = {raw[m][half].x, raw[m][half].y, raw[m][half].z,
+                                           raw[m][half].w};
 #pragma unroll
-                    for (int i = 0; i < kRows; ++i) {
-                        float part[2] = {0, 0};
-#pragma unroll
-                        for (int nt = 0; nt < 4 * kBlocks; ++nt) {
-                            const int4 w = sm.weight[i0 + i][nt * 4 + c];
-#pragma unroll
-                            for (int k = 0; k < 4; ++k) {
-                                const int sum = __viaddmax_s32(d[m][16 * kBlocks * i + 4 * nt + k],
-                                                               k % 2 == 0 ? w.z : w.w, 0);
-                                part[k / 2] = __fmaf_rn(__int_as_float(k % 2 == 0 ? w.x : w.y),
-                                                        __int_as_float(sum), part[k / 2]);
-                            }
+                    for (int k = 0; k < kWords; ++k) {
+                        const int i = 4 * k + half;
+                        if constexpr (kSplit) {
+                            table.split(x[first + k], to[0][i], to[0][i + 2], to[1][i],
+                                        to[1][i + 2]);
+                        } else {
+                            table.bytes(x[first + k], to[0][i], to[0][i + 2]);
                         }
-                        half_sum[i][m] = (c >= 2 ? part[1] : part[0]) +
-                                         __shfl_xor_sync(~0u, c >= 2 ? part[0] : part[1], 2);
                     }
                 }
+            };
+            // halves[m]: sums of key r + 8 (c / 2) of tile half m over half of the heads.
+            const auto finish = [&](int row, const float(&halves)[2]) {
+                const bool odd = c % 2 != 0;
+                float score = (odd ? halves[1] : halves[0]) +
+                              __shfl_xor_sync(~0u, odd ? halves[0] : halves[1], 1);
+                const int wide_row = batch_wide ? sm.wide[row] : 0;
+                if (wide_row == kFp8Row) {
+                    score = fp8_score<kBlocks>(
+                        s.codes + warp % 4 * (kTile * 64), s.scales + warp % 4 * (kTile * 4),
+                        q_at + row * kHeads * 32, kStepBytes, sm.weight[row]);
+                } else if ((any_wide || wide_row != 0) && codes_at != nullptr) {
+                    const float other = group_score<kBlocks>(
+                        codes_at,
+                        codes_at + (a.keys.scales_at - a.keys.codes_at) -
+                            (tile * kTile % a.keys.rows_per_page) * 60,
+                        q_at + row * kHeads * 32, kStepBytes, sm.weight[row], sm.factor[row]);
+                    constexpr float kUnits = 1 << (kOctaves - kKeyOctaves);
+                    score = wide_key || wide_row != 0 ? other * kUnits : score;
+                }
+                const auto info = sm.row[row];
+                if (column < info.limit) {
+                    const float value = codes_at == nullptr   ? kMinusInf
+                                        : wide_row == kFp8Row ? score
+                                                              : score * info.factor * key_factor;
+                    info.out[column] = value;
+                    if (counts && value > kMinusInf) {
+                        const uint32_t u = __float_as_uint(value + 0.0f);  // -0 counts as 0
+                        const uint32_t key =
+                            u ^ (static_cast<uint32_t>(static_cast<int>(u) >> 31) | 0x80000000u);
+                        atomicAdd(&hist[row * kBins + bin_of(key)], 1u);
+                    }
+                }
+            };
+            if constexpr (kSplit) {
+                float halves[2] = {};
 #pragma unroll
-                for (int i = 0; i < kRows; ++i) {
-                    const bool odd = c % 2 != 0;
-                    float score = (odd ? half_sum[i][1] : half_sum[i][0]) +
-                                  __shfl_xor_sync(~0u, odd ? half_sum[i][0] : half_sum[i][1], 1);
-                    const int row = i0 + i;
-                    if (row >= b.rows) {
-                        break;
-                    }
-                    if ((any_wide || (batch_wide && sm.wide[row] != 0)) && codes_at != nullptr) {
-                        const float other = group_score<kBlocks>(
-                            codes_at,
-                            codes_at + (a.keys.scales_at - a.keys.codes_at) -
-                                (tile * kTile % a.keys.rows_per_page) * 60,
-                            q + i * kHeads * 32, step, sm.weight[row], sm.factor[row]);
-                        score = wide_key || sm.wide[row] != 0 ? other : score;
-                    }
-                    const auto info = sm.row[row];
-                    if (there && column < info.limit) {
-                        const float value =
-                            codes_at == nullptr ? kMinusInf : score * info.factor * key_factor;
-                        info.out[column] = value;
-                        if (counts && value > kMinusInf) {
-                            const uint32_t u = __float_as_uint(value + 0.0f);  // -0 counts as 0
-                            const uint32_t key =
-                                u ^
-                                (static_cast<uint32_t>(static_cast<int>(u) >> 31) | 0x80000000u);
-                            atomicAdd(&hist[row * kBins + bin_of(key)], 1u);
+                for (int m = 0; m < 2; ++m) {
+                    uint32_t fragment[kPlanes][16];
+                    int d[kHeads / 2];
+                    unpack(fragment, m, 0);
+                    start_sums<kHeads, true, kStepBytes, kPlaneBytes>(d, fragment, q_at, lane);
+                    finish_sums<0>(d, halves[0]);
+                    halves[m] = sum_heads<kBlocks, kSplit>(d, sm.weight[0], c);
+                }
+                finish(0, halves);
+            } else {
+                uint32_t fragment[2][kPlanes][16];
+                unpack(fragment[0], 0, 0);
+                unpack(fragment[1], 1, 0);
+                // Two rows a turn, the second one beyond the end if their number is odd: two
+                // products are always open.
+#pragma unroll 1
+                for (int row = 0; row < b.rows; row += 2) {
+                    int d[2][kHeads / 2];
+                    float halves[2][2] = {};
+                    const auto start = [&](int m, int i) {
+                        start_sums<kHeads, true, kStepBytes, kPlaneBytes>(
+                            d[m], fragment[m], q_at + (row + i) * kHeads * 32, lane);
+                    };
+                    start(0, 0);
+                    start(1, 0);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        float& before = halves[i < 1 ? 0 : (i - 1) / 2][i < 1 ? 0 : (i - 1) % 2];
+                        if (i < 3) {
+                            finish_sums<1>(d[i % 2], before);
+                        } else {
+                            finish_sums<0>(d[i % 2], before);
                         }
+                        halves[i / 2][i % 2] =
+                            sum_heads<kBlocks, kSplit>(d[i % 2], sm.weight[row + i / 2], c);
+                        if (i < 2) {
+                            start(i, 1);
+                        }
+                    }
+                    finish(row, halves[0]);
+                    if (row + 1 < b.rows) {
+                        finish(row + 1, halves[1]);
                     }
                 }
             }
+            if (batch_wide) {
+                leave();
+            }
+            if (kPageStages == 1) {
+                refill(phase);
+            }
+            advance();
         }
         __syncthreads();
         if (counts) {
@@ -585,6 +788,13 @@ __global__ void __launch_bounds__(kPageWarps<kRows * kBlocks> * 32, 1)
                 }
             }
         }
+        if (at >= end) {
+            break;
+        }
+        ++batch;
+        b = p.batch[batch];
+        base = next_base;
+        next_base = p.first_tile[batch + 1];
     }
 }
 

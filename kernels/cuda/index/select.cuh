@@ -18,6 +18,7 @@ constexpr int kShortRow = 16384;
 constexpr int kMaxKept = 4096;
 constexpr int kListed = 8192;      // entries of the threshold bin that are kept aside
 constexpr int kSpanListed = 1024;  // of them from one span
+constexpr int kFew = 64;           // entries that are ranked by comparing all
 constexpr int kHistThreads = 512;
 
 /// A row to choose from: candidate j has score values[j] and row id columns.id(j).
@@ -261,30 +262,40 @@ __device__ inline void select_all(const SelectArgs& a, const SelectRow& s, int t
     }
 }
 
-/// Sorts `padded` ids in shared memory, ascending; a power of two and at least 32. Steps below 32
-/// stay in a warp.
+/// Sorts `padded` ids in shared memory, ascending; a power of two. There is room for 2 kThreads
+/// numbers. One number a thread has a form of its own: all steps are known, and those below
+/// 32 stay in a warp.
 template <int kThreads>
 __device__ inline void sort_ids(int* ids, int padded) {
-    const int lane = threadIdx.x % 32;
-    const auto in_warps = [&](int from) {  // sizes from .. 32, or the steps below 32 of one size
-        for (int i = threadIdx.x; i < padded; i += kThreads) {
-            int x = ids[i];
-            for (int size = from; size <= max(from, 32); size *= 2) {
-                for (int step = min(size / 2, 16); step > 0; step /= 2) {
-                    const int y = __shfl_xor_sync(~0u, x, step);
-                    const bool up = (i & size) == 0;
-                    const bool low = (lane & step) == 0;
-                    x = up == low ? min(x, y) : max(x, y);
+    const int tid = threadIdx.x;
+    if (padded == kThreads) {
+        int x = ids[tid];
+        int at = 0;  // the half of `ids` that the next exchange uses
+#pragma unroll
+        for (int size = 2; size <= kThreads; size *= 2) {
+            const bool up = (tid & size) == 0;
+#pragma unroll
+            for (int step = size / 2; step > 0; step /= 2) {
+                int y;
+                if (step < 32) {
+                    y = __shfl_xor_sync(~0u, x, step);
+                } else {
+                    at ^= kThreads;
+                    ids[at + tid] = x;
+                    __syncthreads();
+                    y = ids[at + (tid ^ step)];
                 }
+                x = ((tid & step) == 0) == up ? min(x, y) : max(x, y);
             }
-            ids[i] = x;
         }
         __syncthreads();
-    };
-    in_warps(2);
-    for (int size = 64; size <= padded; size *= 2) {
-        for (int step = size / 2; step >= 32; step /= 2) {
-            for (int i = threadIdx.x; i < padded / 2; i += kThreads) {
+        ids[tid] = x;
+        __syncthreads();
+        return;
+    }
+    for (int size = 2; size <= padded; size *= 2) {
+        for (int step = size / 2; step > 0; step /= 2) {
+            for (int i = tid; i < padded / 2; i += kThreads) {
                 const int low = 2 * i - (i & (step - 1));
                 const int high = low + step;
                 const bool up = (low & size) == 0;
@@ -297,7 +308,6 @@ __device__ inline void sort_ids(int* ids, int padded) {
             }
             __syncthreads();
         }
-        in_warps(size);
     }
 }
 
@@ -357,9 +367,9 @@ __global__ void __launch_bounds__(kShortThreads)
     }
 }
 
-/// Keeps the entries of the row's threshold bin in registers, finds the `want`-th largest by digits
-/// of eight bits, and appends the ids of it and of larger ones to `ids`, whose length is `count`.
-/// All threads of the block call.
+/// Keeps the entries of the row's threshold bin in registers, finds the `want`-th largest, and
+/// appends the ids of it and of larger ones to `ids`, whose length is `count`. A digit of eleven
+/// bits leaves few; more than kFew go on by digits of eight bits. All threads of the block call.
 __device__ inline void refine(SelectShared& sm, const uint64_t* listed, unsigned n, unsigned want,
                               int* ids, unsigned* count, unsigned most) {
     constexpr int kEach = kListed / kLongThreads;
@@ -371,16 +381,68 @@ __device__ inline void refine(SelectShared& sm, const uint64_t* listed, unsigned
         const unsigned at = i * kLongThreads + tid;
         mine[i] = at < n ? __ldcg(&listed[at]) : 0;
     }
-    uint64_t prefix = 0;
-    uint64_t mask = 0;
+    const auto append = [&](uint64_t entry) {
+        const unsigned at = atomicAdd(count, 1u);
+        if (at < most) {
+            ids[at] = static_cast<int>(~static_cast<uint32_t>(entry));
+        }
+    };
+    // The bin fixes the upper 11 bits; entries are distinct numbers.
+    constexpr int kShift = 42;
+    for (int i = tid; i < kBins; i += kLongThreads) {
+        sm.bins[i] = 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (i * kLongThreads < n && mine[i] != 0) {
+            atomicAdd(&sm.bins[mine[i] >> kShift & (kBins - 1)], 1u);
+        }
+    }
+    __syncthreads();
+    threshold_bin<kLongThreads>(sm, sm.bins, want);
+    const unsigned digit = sm.chosen[0];
+    const unsigned few = sm.bins[digit];
+    want -= sm.chosen[1];
+    uint64_t prefix = uint64_t{digit} << kShift;
+    uint64_t mask = uint64_t{kBins - 1} << kShift;
+    if (few <= kFew) {
+        if (tid == 0) {
+            sm.chosen[2] = 0;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            if (i * kLongThreads < n && mine[i] != 0 && (mine[i] & mask) >= prefix) {
+                if ((mine[i] & mask) == prefix && few != want) {
+                    sm.listed[atomicAdd(&sm.chosen[2], 1u)] = mine[i];
+                } else {
+                    append(mine[i]);
+                }
+            }
+        }
+        __syncthreads();
+        if (few != want && tid < few) {
+            const uint64_t entry = sm.listed[tid];
+            unsigned larger = 0;
+            for (unsigned i = 0; i < few; ++i) {
+                larger += sm.listed[i] > entry ? 1 : 0;
+            }
+            if (larger < want) {
+                append(entry);
+            }
+        }
+        __syncthreads();
+        return;
+    }
     unsigned* bins = sm.bins;  // of this digit, and of the next
     unsigned* next = sm.bins + 256;
+    __syncthreads();
     if (tid < 256) {
         bins[tid] = 0;
     }
     __syncthreads();
-    // The bin fixes the upper 11 bits; entries are distinct numbers.
-    for (int shift = 45;; shift = max(shift - 8, 0)) {
+    for (int shift = kShift - 8;; shift = max(shift - 8, 0)) {
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
             if (i * kLongThreads < n && mine[i] != 0 && (mine[i] & mask) == prefix) {
@@ -430,10 +492,7 @@ __device__ inline void refine(SelectShared& sm, const uint64_t* listed, unsigned
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         if (i * kLongThreads < n && mine[i] != 0 && (mine[i] & mask) >= prefix) {
-            const unsigned at = atomicAdd(count, 1u);
-            if (at < most) {
-                ids[at] = static_cast<int>(~static_cast<uint32_t>(mine[i]));
-            }
+            append(mine[i]);
         }
     }
     __syncthreads();
@@ -446,6 +505,16 @@ __global__ void __launch_bounds__(kLongThreads)
     start_when_ready();
     const int t = blockIdx.y;
     const int tid = threadIdx.x;
+    const int64_t first = int64_t{blockIdx.x} * kSpan;
+    constexpr int kEach = kSpan / kLongThreads;
+    uint32_t keys[kEach];
+    // Scores are asked for before the row says how many of them count.
+    const float* values = a.values + t * a.stride + first + tid;
+    const int64_t held = a.N - first - tid;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        keys[i] = i * kLongThreads < held ? __float_as_uint(values[i * kLongThreads]) : 0;
+    }
     const SelectRow s = select_row(a, t, blockIdx.x == 0 && tid == 0);
     if (s.all) {
         if (blockIdx.x == 0) {
@@ -453,27 +522,19 @@ __global__ void __launch_bounds__(kLongThreads)
         }
         return;
     }
-    const int64_t first = int64_t{blockIdx.x} * kSpan;
     const unsigned blocks = static_cast<unsigned>((s.n + kSpan - 1) / kSpan);
     if (first >= s.n && (s.n > 0 || blockIdx.x > 0)) {
         return;
     }
-    constexpr int kEach = kSpan / kLongThreads;
-    const int64_t last = first + kSpan < s.n ? first + kSpan : s.n;
-    uint32_t keys[kEach];
-    if (s.columns.cand == nullptr) {
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int64_t j = first + i * kLongThreads + tid;
-            keys[i] = j < last ? __float_as_uint(s.values[j]) : 0xFFFFFFFFu;  // a NaN
+    for (int i = 0; i < kEach; ++i) {
+        const int64_t j = first + i * kLongThreads + tid;
+        bool counts = j < s.n;
+        if (s.columns.cand != nullptr && counts) {
+            const int id = s.columns.id(static_cast<int>(j));
+            counts = id >= 0 && id < s.visible;
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int64_t j = first + i * kLongThreads + tid;
-            const int id = j < last ? s.columns.id(static_cast<int>(j)) : -1;
-            keys[i] = id >= 0 && id < s.visible ? __float_as_uint(s.values[j]) : 0xFFFFFFFFu;
-        }
+        keys[i] = counts ? keys[i] : 0xFFFFFFFFu;  // a NaN
     }
     unsigned* state = a.state + t * 4;
     uint64_t* listed = a.listed + int64_t{t} * kListed;
@@ -483,22 +544,30 @@ __global__ void __launch_bounds__(kLongThreads)
     }
     threshold_bin<kLongThreads>(sm, a.hist + int64_t{t} * kBins, static_cast<unsigned>(a.K));
     const int bin = static_cast<int>(sm.chosen[0]);  // -1: all eligible rows are chosen
+    unsigned hits = 0;                               // of this thread's keys
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-        const uint32_t key = order_key(__uint_as_float(keys[i]));
-        const int b = bin_of(key);
-        if (key != 0 && b >= bin) {
-            const int id = s.columns.id(static_cast<int>(first + i * kLongThreads + tid));
-            if (b > bin) {
-                const unsigned at = atomicAdd(&sm.warps[1][0], 1u);
-                if (at < kMaxKept) {
-                    sm.ids[at] = id;
-                }
-            } else {
-                const unsigned at = atomicAdd(&sm.warps[1][1], 1u);
-                if (at < kSpanListed) {
-                    sm.listed[at] = uint64_t{key} << 32 | static_cast<uint32_t>(~id);
-                }
+        keys[i] = order_key(__uint_as_float(keys[i]));
+        hits |= keys[i] != 0 && bin_of(keys[i]) >= bin ? 1u << i : 0u;
+    }
+    while (hits != 0) {  // few, and one of each thread at a time
+        const int hit = __ffs(static_cast<int>(hits)) - 1;
+        hits &= hits - 1;
+        uint32_t key = 0;
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            key = i == hit ? keys[i] : key;
+        }
+        const int id = s.columns.id(static_cast<int>(first + hit * kLongThreads + tid));
+        if (bin_of(key) > bin) {
+            const unsigned at = atomicAdd(&sm.warps[1][0], 1u);
+            if (at < kMaxKept) {
+                sm.ids[at] = id;
+            }
+        } else {
+            const unsigned at = atomicAdd(&sm.warps[1][1], 1u);
+            if (at < kSpanListed) {
+                sm.listed[at] = uint64_t{key} << 32 | static_cast<uint32_t>(~id);
             }
         }
     }
