@@ -33,7 +33,8 @@ class WeightSource : public Object {
     /// A read-only dense view of the whole tensor in (mapped) host memory, valid as long as the
     /// source.
     virtual Status map(StrView name, TensorView* out) noexcept = 0;
-    /// Copies bytes [offset, offset + bytes) of the tensor. errors  io, invalid_argument
+    /// Copies bytes [offset, offset + bytes) of the tensor. May go past the page cache: then each
+    /// call costs a disk access, so read megabytes at once. errors  io, invalid_argument
     virtual Status read(StrView name, uint64_t offset, uint64_t bytes, void* dst) noexcept = 0;
     /// SHA-256 of names, dtypes, shapes, offsets and each file's size and both ends; 32 bytes.
     virtual Span<const uint8_t> digest() noexcept = 0;

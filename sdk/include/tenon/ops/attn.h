@@ -14,9 +14,10 @@ enum class AttnMode : uint8_t { causal = 0, block = 1 };
 /// Softmax over the row's keys in list order: window positions ascending, then `sel` ascending; K =
 /// V. Positions
 /// >= pos0 come from `kv`, older ones from the ring. The sink counts in the maximum and the
-/// denominator only; no keys give zeros. o -> bf16. Class I. The CPU keeps probabilities in f32;
-/// between providers within 2^-7 of the row's largest absolute value. Window part and selected part
-/// are cut into chunks of 64 keys from their own start. Dead rows: zeros.
+/// denominator only; no keys give zeros. o -> bf16. Class I. Unnormalised probabilities enter the
+/// product with V with at least 16 bits (the CPU keeps f32). Against exact arithmetic within 2^-8
+/// (the rounding of o) + 2^-14 of the row's largest absolute value. Window part and selected part
+/// are each cut into chunks of a fixed number of keys from their own start. Dead rows: zeros.
 struct AttnSparse {
     static constexpr OpId kOp{"attn.sparse", 1};
     TensorView q{};   ///< bf16[T, H, D], rotated
