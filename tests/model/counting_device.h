@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
-// A device that passes everything on, adds up what is allocated, by tag, and can spoil it.
+// A device that passes everything on, keeps the most bytes that were allocated at a time, by tag,
+// and can spoil them.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tenon/compute.h"
+#include "tenon/plugin.h"
 
 namespace tenon::testing {
 
 class CountingDevice final : public Device {
   public:
     explicit CountingDevice(Device& inner) : inner_(inner) {}
-    const std::map<std::string, int64_t>& bytes() const { return bytes_; }
+    const std::map<std::string, int64_t>& bytes() const { return count_->most; }
 
     void* query(StrView facet) noexcept override {
         return facet == StrView(Device::kFacet) ? static_cast<Device*>(this) : inner_.query(facet);
@@ -22,8 +26,9 @@ class CountingDevice final : public Device {
     void release() noexcept override {}
     DeviceInfo info() noexcept override { return inner_.info(); }
     Status allocate(const BufferDesc& desc, Buffer** out) noexcept override {
-        bytes_[desc.tag.str()] += desc.bytes;
-        TENON_TRY(inner_.allocate(desc, out));
+        Ref<Buffer> mine;
+        TENON_TRY(inner_.allocate(desc, mine.out()));
+        *out = new Counted(count_, std::move(mine), desc);
         if (desc.kind == BufferKind::device) {
             buffers_.emplace_back(desc.tag.str(), *out);
         }
@@ -67,8 +72,36 @@ class CountingDevice final : public Device {
     uint64_t fault_count() noexcept override { return inner_.fault_count(); }
 
   private:
+    struct Count {
+        std::map<std::string, int64_t> live, most;
+    };
+    class Counted final : public Implements<Counted, Buffer> {
+      public:
+        Counted(std::shared_ptr<Count> count, Ref<Buffer> buffer, const BufferDesc& desc)
+            : count_(std::move(count)),
+              buffer_(std::move(buffer)),
+              tag_(desc.tag.str()),
+              bytes_(desc.bytes) {
+            int64_t& live = count_->live[tag_] += bytes_;
+            int64_t& most = count_->most[tag_];
+            most = std::max(most, live);
+        }
+        Counted(const Counted&) = delete;
+        Counted& operator=(const Counted&) = delete;
+        ~Counted() { count_->live[tag_] -= bytes_; }
+        void* data() noexcept override { return buffer_->data(); }
+        int64_t bytes() noexcept override { return buffer_->bytes(); }
+        Place place() noexcept override { return buffer_->place(); }
+
+      private:
+        std::shared_ptr<Count> count_;  // buffers may outlive the device
+        Ref<Buffer> buffer_;
+        std::string tag_;
+        int64_t bytes_;
+    };
+
     Device& inner_;
-    std::map<std::string, int64_t> bytes_;
+    std::shared_ptr<Count> count_ = std::make_shared<Count>();
     std::vector<std::pair<std::string, Buffer*>> buffers_;  // owned by who allocated them
 };
 

@@ -382,8 +382,8 @@ __device__ inline float sum_heads(const int (&d)[16 * kBlocks], const int4* weig
     return (c >= 2 ? part[1] : part[0]) + __shfl_xor_sync(~0u, c >= 2 ? part[0] : part[1], 2);
 }
 
-// Persistent: each block takes an equal run of the steps of all batches, each warpgroup (team) a run
-// of the block's. kShared: rows of a segment that share one unpacking of a key.
+// Persistent: each block takes an equal run of the steps of all batches, each warpgroup (team) a
+// run of the block's. kShared: rows of a segment that share one unpacking of a key.
 template <int kBlocks, bool kSplit, int kPageStages, int kShared>
 __global__ void __launch_bounds__(kPageWarps<kBlocks, kSplit> * 32, 1)
     score_pages_kernel(const __grid_constant__ ScoreArgs a) {
