@@ -39,7 +39,7 @@ struct Stored {
 class OpenShards {
   public:
     /// Shared, since a shard may leave the list while others still read it.
-    /// errors  io: cannot be opened, or is no longer the file that was mapped
+    /// errors  io: cannot be opened. A shard that was replaced since it was mapped is not noticed.
     Result<std::shared_ptr<DirectFile>> get(const MappedFile& shard) {
         const std::lock_guard lock(mutex_);
         const auto it = std::find_if(open_.begin(), open_.end(),

@@ -56,17 +56,16 @@ Status LoadDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
     return guard([&]() -> Status {
         Kept mine{desc.kind, desc.tag.str(), {}};
         for (size_t i = 0; i < kept_.size() && !mine.buffer; ++i) {
-            Kept& k = kept_[i];
-            if (k.kind != desc.kind || k.tag != mine.tag) {
+            if (kept_[i].kind != desc.kind || kept_[i].tag != mine.tag) {
                 continue;
             }
-            const auto at = reinterpret_cast<uintptr_t>(k.buffer->data());
-            if (k.buffer->bytes() >= desc.bytes &&
-                at % static_cast<uintptr_t>(desc.alignment) == 0) {
-                mine.buffer = std::move(k.buffer);
-                TENON_TRY(clear(*mine.buffer, desc.bytes));
+            Ref<Buffer> kept = std::move(kept_[i].buffer);
+            kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i--));  // used, or too small
+            const auto at = reinterpret_cast<uintptr_t>(kept->data());
+            if (kept->bytes() >= desc.bytes && at % static_cast<uintptr_t>(desc.alignment) == 0) {
+                TENON_TRY(clear(*kept, desc.bytes));
+                mine.buffer = std::move(kept);
             }
-            kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i--));  // too small: no more
         }
         if (!mine.buffer) {
             TENON_TRY(inner_.allocate(desc, mine.buffer.out()));

@@ -37,7 +37,8 @@ struct PipeOptions {
     int32_t readers = 4;
     int64_t ring_bytes = 64 << 20;  ///< at most; whole blocks of 4 KiB, at least two
     int64_t piece_bytes = 8 << 20;  ///< of one read, at most; whole blocks of 4 KiB
-    /// Of one read, and of the device for what was enqueued; only ends a hang.
+    /// Of one read, and of the device for what was enqueued; then the load fails. A pipe goes only
+    /// when its reads have ended.
     int64_t timeout_us = 120'000'000;
 };
 

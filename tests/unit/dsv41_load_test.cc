@@ -34,6 +34,9 @@ class FakeGpu final : public Implements<FakeGpu, Device> {
         return {};
     }
     Status fill_zero(const TensorView& dst, Stream&) noexcept override {
+        if (broken) {
+            return error(Code::device, "broken");
+        }
         std::memset(dst.data, 0, static_cast<size_t>(dst.bytes()));
         return {};
     }
@@ -44,6 +47,7 @@ class FakeGpu final : public Implements<FakeGpu, Device> {
 
     std::map<std::string, int> allocated;
     int64_t live = 0;
+    bool broken = false;
 
   private:
     class Memory final : public Implements<Memory, Buffer> {
@@ -107,6 +111,20 @@ TEST(LoadDevice, What_comes_back_serves_the_next_request_of_its_kind_and_tag) {
     EXPECT_EQ(*static_cast<uint8_t*>(weights->data()), 0x5A);
     weights.reset();
     EXPECT_EQ(gpu->live, 0);
+}
+
+TEST(LoadDevice, A_device_that_fails_to_clear_a_kept_buffer_is_an_error_and_loses_it) {
+    Ref<FakeGpu> gpu(new FakeGpu);
+    LoadDevice device(*gpu);
+    take(device, 1'000, "weight staging");
+    gpu->broken = true;
+    Ref<Buffer> buffer;
+    EXPECT_EQ(device.allocate({.bytes = 800, .tag = "weight staging"}, buffer.out()).code(),
+              Code::device);
+    EXPECT_EQ(gpu->live, 0);
+    gpu->broken = false;
+    take(device, 800, "weight staging");
+    EXPECT_EQ(device.finish(), 800);
 }
 
 TEST(WeightLoader, Plain_tensors_reach_a_device_as_they_are_or_widened) {
