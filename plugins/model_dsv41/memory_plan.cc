@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "decode_graphs.h"
+#include "plugins/quant_common/weight_pipe.h"
 #include "slots.h"
 #include "snapshots.h"
 #include "staging.h"
@@ -16,9 +17,6 @@ namespace {
 
 constexpr int64_t kScoreArena = int64_t{64} << 20;
 constexpr int64_t kDecodeRows = 64;
-// What formats take at most while they load onto a GPU; LoadDevice keeps it to one of each.
-constexpr int64_t kLoadRing = int64_t{64} << 20;
-constexpr int64_t kLoadStaging = int64_t{32} << 20;
 
 constexpr int64_t round_up(int64_t value, int64_t to) {
     return (value + to - 1) / to * to;
@@ -184,9 +182,9 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
         out->token_bytes += bytes_read_by_row(c, tag, bytes);
     }
     if (r.device != nullptr && !r.device->info().cpu) {
-        add("weight ring", PlanPlace::pinned, kLoadRing, 1, "while weights load");
-        add("weight staging", PlanPlace::device, std::min(loader.largest(), kLoadStaging), 1,
-            "while weights load");
+        add("weight ring", PlanPlace::pinned, quant::kRingBytes, 1, "while weights load");
+        add("weight staging", PlanPlace::device, std::min(loader.largest(), quant::kStagingBytes),
+            1, "while weights load");
     }
 
     add("state.pages", PlanPlace::device, s.pages * s.page_bytes, s.pages,

@@ -33,10 +33,14 @@ struct PipeJob {
     Check check;            ///< or empty
 };
 
+/// What a load holds at most beside the weights; the memory plan counts one of each for a model.
+constexpr int64_t kRingBytes = 64 << 20;
+constexpr int64_t kStagingBytes = 32 << 20;  ///< for kernels that order what was read
+
 struct PipeOptions {
     int32_t readers = 4;
-    int64_t ring_bytes = 64 << 20;  ///< at most; whole blocks of 4 KiB, at least two
-    int64_t piece_bytes = 8 << 20;  ///< of one read, at most; whole blocks of 4 KiB
+    int64_t ring_bytes = kRingBytes;  ///< at most; whole blocks of 4 KiB, at least two
+    int64_t piece_bytes = 8 << 20;    ///< of one read, at most; whole blocks of 4 KiB
     /// Of one read, and of the device for what was enqueued; then the load fails. A pipe goes only
     /// when its reads have ended.
     int64_t timeout_us = 120'000'000;

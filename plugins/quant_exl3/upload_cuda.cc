@@ -15,9 +15,6 @@ namespace {
 
 using quant::gpu_aligned;
 
-/// Tiles wait here for the kernel that orders them; a large matrix goes through it in blocks.
-constexpr int64_t kStagingBytes = 32 << 20;
-
 int64_t trellis_bytes(const Part& part) {
     return part.k / kTile * (part.n / kTile) * tile_words(part.tensors->twice_k) * 2;
 }
@@ -34,10 +31,11 @@ cuda::Code code_of(Codebook codebook) {
     return cuda::Code::mul1;
 }
 
-/// Channels of a part whose tiles lie in the staging buffer together.
+/// Channels of a part whose tiles wait in the staging buffer together for the kernel that orders
+/// them; a large matrix goes through it in blocks.
 int64_t block_of(const Part& part) {
     const int64_t unit = trellis_bytes(part) / (part.k / cuda::kUnit);
-    return std::clamp<int64_t>(kStagingBytes / unit, 1, part.k / cuda::kUnit) * cuda::kUnit;
+    return std::clamp<int64_t>(quant::kStagingBytes / unit, 1, part.k / cuda::kUnit) * cuda::kUnit;
 }
 
 int64_t staging_bytes(const Part& part) {
