@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "device_state.h"
+#include "experts_list.cuh"
 #include "experts_stream.cuh"
 #include "linear.h"
 
@@ -22,90 +23,7 @@ __device__ __forceinline__ float round_bf16(float v) {
     return __bfloat162float(__float2bfloat16_rn(v));
 }
 
-// The expert of an entry; false if nobody or another rank has it.
-__device__ __forceinline__ bool find_expert(const ExpertStep& c, int entry, int* id) {
-    const int row = entry / (c.k + 1);
-    const int slot = entry % (c.k + 1);
-    *id = slot == c.k ? c.experts : c.ids[row * c.k + slot];
-    return *id >= 0 && (slot == c.k || *id < c.experts) && c.down[*id].words != nullptr;
-}
-
-__device__ __forceinline__ void write_item(const ExpertStep& c, int group, int id, int rows) {
-    const Weight* tables[3] = {c.gate, c.up, c.down};
-#pragma unroll
-    for (int p = 0; p < 3; ++p) {
-        ExpertItem& item = c.scratch.items[3 * group + p];
-        const Weight& w = tables[p][id];
-        item.words = w.words;
-        item.twice_k = w.twice_k;
-        item.rows = rows;
-    }
-}
-__device__ __forceinline__ void write_entry(const ExpertStep& c, int group, int place, int entry) {
-#pragma unroll
-    for (int p = 0; p < 3; ++p) {
-        c.scratch.items[3 * group + p].entry[place] = entry;
-    }
-}
-
-// Entries of one expert, four at a time, are a group. One thread a routed entry, one more for the
-// shared expert.
-__device__ void make_groups(const ExpertStep& c) {
-    constexpr int kMost = kExpertTokens * kMostSlots;
-    __shared__ int ids[kMost];     // -1: nobody here
-    __shared__ int groups[kMost];  // of an expert at its first entry, else 0
-    const int routed = c.rows * c.k;
-    const int i = static_cast<int>(threadIdx.x);
-    const int entry = c.k == 0 ? 0 : i / c.k * (c.k + 1) + i % c.k;
-    int id = -1;
-    if (i < routed) {
-        if (!find_expert(c, entry, &id)) {
-            id = -1;
-        }
-        ids[i] = id;
-    }
-    __syncthreads();
-    int before = 0, count = 0, first = i;
-    if (id >= 0) {
-        for (int j = 0; j < routed; ++j) {
-            if (ids[j] == id) {
-                first = min(first, j);
-                before += j < i ? 1 : 0;
-                ++count;
-            }
-        }
-    }
-    if (i < routed) {
-        groups[i] = id >= 0 && before == 0 ? (count + kGroupRows - 1) / kGroupRows : 0;
-    }
-    __syncthreads();
-    if (id >= 0) {
-        int group = before / kGroupRows;
-        for (int j = 0; j < first; ++j) {
-            group += groups[j];
-        }
-        write_entry(c, group, before % kGroupRows, entry);
-        if (before % kGroupRows == 0) {
-            write_item(c, group, id, min(kGroupRows, count - before));
-        }
-    }
-    if (i == routed) {
-        int group = 0;
-        for (int j = 0; j < routed; ++j) {
-            group += groups[j];
-        }
-        if (c.down[c.experts].words != nullptr) {
-            for (int row = 0; row < c.rows; row += kGroupRows, ++group) {
-                const int rows = min(kGroupRows, c.rows - row);
-                write_item(c, group, c.experts, rows);
-                for (int r = 0; r < rows; ++r) {
-                    write_entry(c, group, r, (row + r) * (c.k + 1) + c.k);
-                }
-            }
-        }
-        *c.scratch.groups = group;
-    }
-}
+constexpr int kPrepareThreads = 512;
 
 // Writes digits of four channels of a row: [16 channels][high, low][16].
 __device__ __forceinline__ int put_digits(const float (&v)[4], float most, int channel,
@@ -120,13 +38,13 @@ __device__ __forceinline__ int put_digits(const float (&v)[4], float most, int c
 
 __device__ __forceinline__ void clear(int64_t* sums, int count) {
     auto* pairs = reinterpret_cast<longlong2*>(sums);
-    for (int i = threadIdx.x; i < count / 2; i += kStreamThreads) {
+    for (int i = threadIdx.x; i < count / 2; i += kPrepareThreads) {
         pairs[i] = make_longlong2(0, 0);
     }
 }
 
 // Grid (2, entries + 1): gate and up of an entry; the last makes the list.
-__global__ void __launch_bounds__(kStreamThreads)
+__global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ ExpertStep c) {
     __shared__ unsigned int most_bits;
     __shared__ int total;
@@ -136,28 +54,35 @@ __global__ void __launch_bounds__(kStreamThreads)
     const int entry = static_cast<int>(blockIdx.y);
     if (entry == c.rows * (c.k + 1)) {
         if (projection == 0) {
-            make_groups(c);
+            make_list(c);
         }
         return;
     }
+    const int lane = threadIdx.x % 32;
+    const int64_t row = entry / (c.k + 1);
+    const int blocks = c.k_up / kBlock;
+    const auto load = [&](int block, float(&v)[16]) {
+        if (block < blocks) {
+            const int at = block * kBlock + 16 * (lane % 8);
+            load_x16(c.x, Element::bf16, row * c.x_stride + at, c.hidden - at, v);
+        }
+    };
+    const int first = static_cast<int>(threadIdx.x) / 8;
+    float held[16] = {};
+    load(first, held);  // while the expert is looked up
     int id = -1;
     if (!find_expert(c, entry, &id)) {
         return;
     }
+    const uint16_t* suh = (projection == 0 ? c.gate : c.up)[id].suh;
     if (threadIdx.x == 0) {
         most_bits = 0;
         total = 0;
     }
     __syncthreads();
-    const int lane = threadIdx.x % 32;
-    const Weight& w = projection == 0 ? c.gate[id] : c.up[id];
-    const int64_t row = entry / (c.k + 1);
-    const int blocks = w.k / kBlock;
     const auto rotate = [&](int block, float(&v)[16]) {
         if (block < blocks) {
-            const int at = block * kBlock + 16 * (lane % 8);
-            load_x16(c.x, Element::bf16, row * c.x_stride + at, w.in - at, v);
-            scale16(w.suh + at, v);
+            scale16(suh + block * kBlock + 16 * (lane % 8), v);
         }
         rotate_eighth(v, lane);
         const unsigned int most = largest16(v);
@@ -165,13 +90,12 @@ __global__ void __launch_bounds__(kStreamThreads)
             atomicMax(&most_bits, most);
         }
     };
-    constexpr int kTurn = kStreamThreads / 8;  // blocks of 128 channels at a time
-    const int first = static_cast<int>(threadIdx.x) / 8;
-    float held[16] = {};
+    constexpr int kTurn = kPrepareThreads / 8;  // blocks of 128 channels at a time
     rotate(first, held);
 #pragma unroll 1
     for (int block = first + kTurn; block - first < blocks; block += kTurn) {
         float v[16] = {};
+        load(block, v);
         rotate(block, v);
     }
     const int64_t product = int64_t{entry} * 2 + projection;
@@ -196,6 +120,7 @@ __global__ void __launch_bounds__(kStreamThreads)
 #pragma unroll 1
     for (int block = first + kTurn; block - first < blocks; block += kTurn) {
         float v[16] = {};
+        load(block, v);
         rotate(block, v);  // the maximum stays what it is
         put(block, v);
     }
@@ -207,8 +132,8 @@ __global__ void __launch_bounds__(kStreamThreads)
 }
 
 // Four columns of a product, output rotation and scale applied.
-__device__ __forceinline__ void finish(const int64_t* sums, float most, int total,
-                                       const uint16_t* svh, int column, float (&v)[4]) {
+__device__ __forceinline__ void finish(const int64_t* sums, float most, int total, uint2 svh,
+                                       int column, float (&v)[4]) {
     const auto* from = reinterpret_cast<const longlong2*>(sums + column);
     const longlong2 a = __ldcg(from);
     const longlong2 b = __ldcg(from + 1);
@@ -219,7 +144,10 @@ __device__ __forceinline__ void finish(const int64_t* sums, float most, int tota
         v[j] = __fmul_rn(static_cast<float>(1774LL * sum[j] - 905216LL * total), unit);
     }
     rotate128(v, static_cast<int>(threadIdx.x % 32));
-    scale_by(svh + column, v);
+    scale_by(svh, v);
+}
+__device__ __forceinline__ uint2 four_scales(const uint16_t* scales, int column) {
+    return *reinterpret_cast<const uint2*>(scales + column);
 }
 
 constexpr int kMiddleWarps = 32;
@@ -229,33 +157,52 @@ __global__ void __launch_bounds__(32 * kMiddleWarps)
     middle_kernel(const __grid_constant__ ExpertStep c) {
     __shared__ unsigned int most_bits;
     __shared__ int total;
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    // Choices and scales are older than the kernel before.
     const int entry = static_cast<int>(blockIdx.x);
-    int id = -1;
-    if (!find_expert(c, entry, &id)) {
-        return;
-    }
-    if (threadIdx.x == 0) {
-        most_bits = 0;
-        total = 0;
-    }
-    __syncthreads();
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int row = entry / (c.k + 1);
     const int slot = entry % (c.k + 1);
-    const float weight = slot == c.k ? 1.0f : c.weights[row * c.k + slot];
     const int blocks = c.k_down / kBlock;
+    struct Scales {
+        uint2 gate, up, down;
+    };
+    Scales scales{};  // of the first block
+    float weight = 1.0f;
+    int id = -1;
+    const bool found = find_expert(c, entry, &id);
+    const auto load = [&](int block) {
+        const int column = block * kBlock + 4 * lane;
+        return Scales{four_scales(c.gate[id].svh, column), four_scales(c.up[id].svh, column),
+                      four_scales(c.down[id].suh, column)};
+    };
+    if (found) {
+        if (warp < blocks) {
+            scales = load(warp);
+        }
+        if (slot < c.k) {
+            weight = c.weights[row * c.k + slot];
+        }
+        if (threadIdx.x == 0) {
+            most_bits = 0;
+            total = 0;
+        }
+        __syncthreads();
+    }
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (!found) {
+        return;
+    }
     const ExpertScratch& s = c.scratch;
-    const auto make = [&](int block, float(&v)[4]) {
+    const auto make = [&](int block, const Scales& scale, float(&v)[4]) {
         const int column = block * kBlock + 4 * lane;
         const int64_t product = int64_t{entry} * 2;
         float other[4];
-        finish(s.sums_up + product * c.k_down, s.most_up[product], s.total_up[product],
-               c.gate[id].svh, column, v);
+        finish(s.sums_up + product * c.k_down, s.most_up[product], s.total_up[product], scale.gate,
+               column, v);
         finish(s.sums_up + (product + 1) * c.k_down, s.most_up[product + 1],
-               s.total_up[product + 1], c.up[id].svh, column, other);
+               s.total_up[product + 1], scale.up, column, other);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             float gate = round_bf16(v[j]);
@@ -268,7 +215,7 @@ __global__ void __launch_bounds__(32 * kMiddleWarps)
             const auto silu = static_cast<float>(z / (1.0 + exp(-z)));
             v[j] = column + j < c.width ? round_bf16(weight * silu * up) : 0.0f;
         }
-        scale_by(c.down[id].suh + column, v);
+        scale_by(scale.down, v);
         rotate128(v, lane);
     };
     const auto note = [&](const float(&v)[4]) {
@@ -279,13 +226,13 @@ __global__ void __launch_bounds__(32 * kMiddleWarps)
     };
     float held[4];  // the first block stays in registers; others are made twice
     if (warp < blocks) {
-        make(warp, held);
+        make(warp, scales, held);
         note(held);
     }
 #pragma unroll 1
     for (int block = warp + kMiddleWarps; block < blocks; block += kMiddleWarps) {
         float v[4];
-        make(block, v);
+        make(block, load(block), v);
         note(v);
     }
     __syncthreads();
@@ -303,7 +250,7 @@ __global__ void __launch_bounds__(32 * kMiddleWarps)
 #pragma unroll 1
     for (int block = warp + kMiddleWarps; block < blocks; block += kMiddleWarps) {
         float v[4];
-        make(block, v);
+        make(block, load(block), v);
         put(block, v);
     }
     __syncthreads();
@@ -318,27 +265,30 @@ __global__ void __launch_bounds__(32 * (kMostSlots + 1))
     combine_kernel(const __grid_constant__ ExpertStep c) {
     __shared__ float parts[kMostSlots + 1][kBlock];
     __shared__ bool used[kMostSlots + 1];
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    // Choices and scales are older than the kernel before.
     const int slot = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int row = static_cast<int>(blockIdx.y);
-    if (slot <= c.k) {
-        const int entry = row * (c.k + 1) + slot;
-        int id = -1;
-        const bool found = find_expert(c, entry, &id);
-        if (lane == 0) {
-            used[slot] = found;
-        }
-        if (found) {
-            float v[4];
-            finish(c.scratch.sums_down + int64_t{entry} * c.blocks_down * kBlock,
-                   c.scratch.most_down[entry], c.scratch.total_down[entry], c.down[id].svh,
-                   static_cast<int>(blockIdx.x) * kBlock + 4 * lane, v);
+    const int entry = row * (c.k + 1) + slot;
+    const int column = static_cast<int>(blockIdx.x) * kBlock + 4 * lane;
+    int id = -1;
+    const bool found = slot <= c.k && find_expert(c, entry, &id);
+    uint2 scales{};
+    if (found) {
+        scales = four_scales(c.down[id].svh, column);
+    }
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (slot <= c.k && lane == 0) {
+        used[slot] = found;
+    }
+    if (found) {
+        float v[4];
+        finish(c.scratch.sums_down + int64_t{entry} * c.blocks_down * kBlock,
+               c.scratch.most_down[entry], c.scratch.total_down[entry], scales, column, v);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                parts[slot][4 * lane + j] = c.round ? round_bf16(v[j]) : v[j];
-            }
+        for (int j = 0; j < 4; ++j) {
+            parts[slot][4 * lane + j] = c.round ? round_bf16(v[j]) : v[j];
         }
     }
     __syncthreads();
@@ -368,45 +318,52 @@ cudaError_t launch(void (*kernel)(Argument), dim3 grid, int threads, int shared_
     return cudaLaunchKernelEx(&config, kernel, argument);
 }
 
-cudaError_t launch_stream(const UnitStream& stream_call, cudaStream_t stream) {
+// Warps of a block, two of which share a multiprocessor; 0: not even one fits.
+int stream_warps(int twice_k) {
+    const int half = std::min(
+        shared_most(), device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - 1024);
+    return std::min(kStreamWarps, half / stream_bytes(twice_k, 1));
+}
+
+cudaError_t launch_stream(UnitStream stream_call, int twice_k, cudaStream_t stream) {
     static DeviceFlags allowed;
     const cudaError_t status =
         allow_shared(&allowed, reinterpret_cast<const void*>(stream_kernel), shared_most());
     if (status != cudaSuccess) {
         return status;
     }
-    const int bytes = stream_bytes(stream_call.twice_k);
-    const int paired =
-        2 * (bytes + 1024) <= device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) ? 2 : 1;
-    const int blocks = paired * device_attribute(cudaDevAttrMultiProcessorCount);
-    return launch(stream_kernel, dim3(static_cast<unsigned int>(blocks)), kStreamThreads, bytes,
-                  stream_call, stream);
+    stream_call.stage_bytes = stage_bytes(twice_k);
+    const int warps = stream_warps(twice_k);
+    const int blocks = 2 * device_attribute(cudaDevAttrMultiProcessorCount);
+    return launch(stream_kernel, dim3(static_cast<unsigned int>(blocks)), 32 * warps,
+                  stream_bytes(twice_k, warps), stream_call, stream);
 }
 
 }  // namespace
 
 bool experts_fit(int twice_k_up, int k_up, int twice_k_down, int k_down, int k) {
     return k <= kMostSlots && k_up <= kMostExactK && k_down <= kMostExactK &&
-           stream_bytes(twice_k_up) <= shared_most() && stream_bytes(twice_k_down) <= shared_most();
+           stream_warps(twice_k_up) > 0 && stream_warps(twice_k_down) > 0;
 }
 
 cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
     const auto entries = static_cast<unsigned int>(c.rows * (c.k + 1));
     const ExpertScratch& s = c.scratch;
-    cudaError_t status = launch(prepare_kernel, dim3(2, entries + 1), kStreamThreads, 0, c, stream);
+    cudaError_t status =
+        launch(prepare_kernel, dim3(2, entries + 1), kPrepareThreads, 0, c, stream);
     if (status == cudaSuccess) {
-        status = launch_stream({s.groups, s.items, 2, 0, c.k_up / kUnit, c.k_down / kUnit,
-                                c.twice_k_up, false, s.digits_up, s.sums_up},
-                               stream);
+        status = launch_stream({s.groups, s.items, 2, c.k_up / kUnit, c.k_down / kBlock, false,
+                                s.digits_up, s.sums_up, 0},
+                               c.twice_k_up, stream);
     }
     if (status == cudaSuccess) {
         status = launch(middle_kernel, dim3(entries), 32 * kMiddleWarps, 0, c, stream);
     }
     if (status == cudaSuccess) {
-        status = launch_stream(
-            {s.groups, s.items, 1, 2, c.k_down / kUnit, c.blocks_down * (kBlock / kUnit),
-             c.twice_k_down, true, s.digits_down, s.sums_down},
-            stream);
+        status =
+            launch_stream({s.groups, s.items + 2 * most_groups(c.rows, c.k), 1, c.k_down / kUnit,
+                           c.blocks_down, true, s.digits_down, s.sums_down, 0},
+                          c.twice_k_down, stream);
     }
     if (status == cudaSuccess) {
         const int threads = 32 * std::max(kBlock / 32, c.k + 1);

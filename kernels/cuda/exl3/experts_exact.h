@@ -20,7 +20,7 @@ struct ExpertItem {
 /// Device memory of one call, in any state before it. Entry = row * (k + 1) + slot.
 struct ExpertScratch {
     int32_t* groups = nullptr;       ///< [1]
-    ExpertItem* items = nullptr;     ///< [most_groups][3]: gate, up, down
+    ExpertItem* items = nullptr;     ///< [3 most_groups]: gate and up of all groups, then down
     uint8_t* digits_up = nullptr;    ///< [entries][2][2 k_up] fixed-point inputs of gate and up
     uint8_t* digits_down = nullptr;  ///< [entries][2 k_down]
     float* most_up = nullptr;        ///< [entries][2] largest magnitude
@@ -32,7 +32,7 @@ struct ExpertScratch {
 };
 
 /// Groups that `rows` tokens of `k` slots can make, the shared expert's included.
-constexpr int64_t most_groups(int64_t rows, int64_t k) {
+TENON_HD constexpr int64_t most_groups(int64_t rows, int64_t k) {
     return rows * k + (rows + kGroupRows - 1) / kGroupRows;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Products of many small jobs as one flat list of units, cut evenly between the warps of the
+// Products of many small jobs as one flat list of pairs, cut evenly between the warps of the
 // device.
 //
-// A unit is 64 x 64 weights of one item, for up to four rows. A warp decodes a contiguous range of
-// the list and adds its exact integer sums to memory whenever the columns change: how the list is
-// cut shows in no bit. Warps never wait for each other. Each has a ring of stages that hold a unit
-// and the digits of its rows, filled by bulk copies.
+// A pair is 64 rows x 128 columns of one matrix: two units that lie side by side. Pairs lie k
+// first, columns next, so a matrix is one stream of packed words. A warp decodes a contiguous range
+// of the list for up to four rows and adds its exact integer sums to memory whenever the columns
+// change: how the list is cut shows in no bit. Warps never wait for each other. Each has two stages
+// that hold a pair, filled by bulk copies; digits of rows come from the L2 cache, a pair ahead.
 #pragma once
 
 #include "exact.cuh"
@@ -13,99 +14,127 @@
 
 namespace tenon::exl3::cuda {
 
-constexpr int kStreamWarps = 16;
+constexpr int kStreamWarps = 8;  ///< of a block, at most; two blocks a multiprocessor
 constexpr int kStreamThreads = 32 * kStreamWarps;
-constexpr int kStreamStages = 1;  ///< two blocks a multiprocessor keep enough in flight
-constexpr int kRowDigits = 128;   ///< bytes of a row's digits of one unit
-constexpr int kStreamHeader = 512;
+constexpr int kStreamStages = 2;
+constexpr int kStageHeader = 128;  ///< its barrier
+constexpr int kRowDigits = 128;    ///< bytes of a row's digits of 64 channels
 
 struct UnitStream {
     const int32_t* groups;
-    const ExpertItem* items;
-    int projections, first;  ///< of the three of a group
-    int units_k, units_n;    ///< of 64 rows and 64 columns
-    int twice_k;             ///< largest rate
+    const ExpertItem* items;  ///< [groups][projections]
+    int projections;
+    int units_k, pairs_n;  ///< of 64 rows and 128 columns
     /// The list was complete before the previous kernel started: weights need not wait for it.
     bool listed;
     const uint8_t* digits;  ///< [entries][projections][units_k][kRowDigits]
-    int64_t* sums;          ///< [entries][projections][64 units_n]
+    int64_t* sums;          ///< [entries][projections][128 pairs_n]
+    int stage_bytes;        ///< set by the launcher
 };
 
-constexpr int stream_bytes(int twice_k) {
-    return kStreamHeader +
-           kStreamWarps * kStreamStages * (unit_words(twice_k) * 4 + kGroupRows * kRowDigits);
+TENON_HD constexpr int pair_bytes(int twice_k) {
+    return 2 * unit_words(twice_k) * 4;
+}
+/// Of the largest rate.
+constexpr int stage_bytes(int twice_k) {
+    return kStageHeader + pair_bytes(twice_k);
+}
+constexpr int stream_bytes(int twice_k, int warps) {
+    return warps * kStreamStages * stage_bytes(twice_k);
 }
 
-struct StreamRing {
-    uint64_t* full;
-    uint8_t* data;
-    int stage_bytes, digits_at;
-    int stage, fetch_stage;
+/// A warp's stage of the next pair, in shared memory. A stage is filled again when it has been
+/// read, so pairs are fetched into the stage at hand.
+struct StreamStage {
+    uint32_t address;
+    int to_other;
     uint32_t parity;
+
+    __device__ __forceinline__ uint8_t* data() const {
+        return static_cast<uint8_t*>(__cvta_shared_to_generic(address)) + kStageHeader;
+    }
+    __device__ __forceinline__ uint64_t* full() const {
+        return static_cast<uint64_t*>(__cvta_shared_to_generic(address));
+    }
+    __device__ __forceinline__ void next() {
+        address += to_other;
+        parity ^= to_other < 0 ? 1u : 0u;
+        to_other = -to_other;
+    }
 };
 
-// What is fetched next.
-struct StreamCursor {
-    int at, end;  // in the list
-    int left;     // in this item's columns
-    const uint8_t* words;
-    int bytes, rows;
-    const uint8_t* digits[kGroupRows];
-};
-
+// `digits` of the lane's column of the tensor core, null if it has none.
 template <int kTwiceK, class Fetch>
-__device__ __forceinline__ void decode_units(StreamRing& r, int count, int rows, Fetch&& fetch,
-                                             int (&sums)[4][1][4]) {
+__device__ __forceinline__ void decode_pairs(StreamStage& stage, int count, const uint8_t* digits,
+                                             Fetch&& fetch, int (&sums)[2][4][1][4]) {
     const int lane = threadIdx.x % 32;
-    const int column = lane / 4;  // of the tensor core: row column / 2, digit column % 2
+    const bool used = digits != nullptr;
+    uint4 next = make_uint4(0, 0, 0, 0);
+    if (used) {
+        next = __ldcg(reinterpret_cast<const uint4*>(digits));
+    }
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-        const uint8_t* stage = r.data + r.stage * r.stage_bytes;
-        barrier_wait(r.full + r.stage, r.parity);
+    for (; count > 0; --count) {
+        const uint32_t x[1][4] = {{next.x, next.y, next.z, next.w}};
+        const auto* pair = reinterpret_cast<const uint32_t*>(stage.data());
         uint32_t runs[4][run_registers(kTwiceK)];
-        load_runs<kTwiceK>(reinterpret_cast<const uint32_t*>(stage), lane, runs);
-        uint4 quad = make_uint4(0, 0, 0, 0);
-        if (column < 2 * rows) {
-            quad = *reinterpret_cast<const uint4*>(stage + r.digits_at + column / 2 * kRowDigits +
-                                                   lane % 4 * 32 + column % 2 * 16);
-        }
+        barrier_wait(stage.full(), stage.parity);
+        load_runs<kTwiceK>(pair, lane, runs);
+        exact_unit<kTwiceK, 1>(runs, x, sums[0]);
+        load_runs<kTwiceK>(pair + unit_words(kTwiceK), lane, runs);
         __syncwarp();
         fetch();
-        if (++r.stage == kStreamStages) {
-            r.stage = 0;
-            r.parity ^= 1;
+        stage.next();
+        digits += kRowDigits;
+        if (used && count > 1) {
+            next = __ldcg(reinterpret_cast<const uint4*>(digits));
         }
-        const uint32_t x[1][4] = {{quad.x, quad.y, quad.z, quad.w}};
-        exact_unit<kTwiceK, 1>(runs, x, sums);
+        exact_unit<kTwiceK, 1>(runs, x, sums[1]);
     }
 }
 
 template <class Fetch>
-__device__ __forceinline__ void decode_any(int twice_k, StreamRing& r, int count, int rows,
-                                           Fetch&& fetch, int (&sums)[4][1][4]) {
+__device__ __forceinline__ void decode_any(int twice_k, StreamStage& stage, int count,
+                                           const uint8_t* digits, Fetch&& fetch,
+                                           int (&sums)[2][4][1][4]) {
     switch (twice_k) {
         case 2:
-            return decode_units<2>(r, count, rows, fetch, sums);
+            return decode_pairs<2>(stage, count, digits, fetch, sums);
         case 3:
-            return decode_units<3>(r, count, rows, fetch, sums);
+            return decode_pairs<3>(stage, count, digits, fetch, sums);
         case 4:
-            return decode_units<4>(r, count, rows, fetch, sums);
+            return decode_pairs<4>(stage, count, digits, fetch, sums);
         case 5:
-            return decode_units<5>(r, count, rows, fetch, sums);
+            return decode_pairs<5>(stage, count, digits, fetch, sums);
         case 6:
-            return decode_units<6>(r, count, rows, fetch, sums);
+            return decode_pairs<6>(stage, count, digits, fetch, sums);
         case 7:
-            return decode_units<7>(r, count, rows, fetch, sums);
+            return decode_pairs<7>(stage, count, digits, fetch, sums);
         case 8:
-            return decode_units<8>(r, count, rows, fetch, sums);
+            return decode_pairs<8>(stage, count, digits, fetch, sums);
         case 10:
-            return decode_units<10>(r, count, rows, fetch, sums);
+            return decode_pairs<10>(stage, count, digits, fetch, sums);
         case 12:
-            return decode_units<12>(r, count, rows, fetch, sums);
+            return decode_pairs<12>(stage, count, digits, fetch, sums);
         case 14:
-            return decode_units<14>(r, count, rows, fetch, sums);
+            return decode_pairs<14>(stage, count, digits, fetch, sums);
         default:
-            return decode_units<16>(r, count, rows, fetch, sums);
+            return decode_pairs<16>(stage, count, digits, fetch, sums);
+    }
+}
+
+// Adds sums of 128 columns, `to` on: of the lane's row, columns lane / 4 + 8 j.
+__device__ __forceinline__ void add_sums(const int (&sums)[2][4][1][4], unsigned long long* to) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+            const auto& s = sums[half][t][0];
+            atomicAdd(to + kUnit * half + 16 * t,
+                      static_cast<unsigned long long>(256LL * s[0] + s[1]));
+            atomicAdd(to + kUnit * half + 16 * t + 8,
+                      static_cast<unsigned long long>(256LL * s[2] + s[3]));
+        }
     }
 }
 
@@ -116,122 +145,102 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);  // uniform for the compiler
     const int lane = threadIdx.x % 32;
     const bool leader = elect_lane();
-    StreamRing r{};
-    r.digits_at = unit_words(c.twice_k) * 4;
-    r.stage_bytes = r.digits_at + kGroupRows * kRowDigits;
-    r.full = reinterpret_cast<uint64_t*>(smem) + warp * kStreamStages;
-    r.data = smem + kStreamHeader + warp * kStreamStages * r.stage_bytes;
+    StreamStage stage{shared_address(smem) + warp * kStreamStages * c.stage_bytes, c.stage_bytes,
+                      0};
     if (leader) {
-#pragma unroll 1
-        for (int i = 0; i < kStreamStages; ++i) {
-            barrier_init(r.full + i, 1);
-        }
+        barrier_init(stage.full(), 1);
+        stage.next();
+        barrier_init(stage.full(), 1);
+        stage.next();
         fence_barrier_init();
     }
+    stage.parity = 0;
     __syncwarp();
     if (!c.listed) {
         wait_for_previous_kernel();
         let_next_kernel_start();
     }
-    const int64_t all = int64_t{*c.groups} * c.projections * c.units_n * c.units_k;
-    const int warps = static_cast<int>(gridDim.x) * kStreamWarps;
-    const int me = static_cast<int>(blockIdx.x) * kStreamWarps + warp;
+    const int matrix = c.pairs_n * c.units_k;
+    const int64_t all = int64_t{*c.groups} * c.projections * matrix;
+    const int warps_here = static_cast<int>(blockDim.x) / 32;
+    const int warps = static_cast<int>(gridDim.x) * warps_here;
+    const int me = static_cast<int>(blockIdx.x) * warps_here + warp;
     int at = static_cast<int>(all * me / warps);
     const int end = static_cast<int>(all * (me + 1) / warps);
     const uint64_t policy = read_once_policy();
 
-    // Place `position` of the list: column unit and item.
-    const auto find = [&](int position, int* k_unit, int* n_unit, int* projection) {
-        const int strip = position / c.units_k;
-        *k_unit = position - strip * c.units_k;
-        const int product = strip / c.units_n;
-        *n_unit = strip - product * c.units_n;
-        *projection = product % c.projections;
-        return c.items + 3 * (product / c.projections) + c.first + *projection;
-    };
-    bool ready = !c.listed;
-    StreamCursor f{};
-    f.at = at;
-    f.end = end;
+    // What is fetched next: pairs of one matrix follow each other in memory.
+    int fetch_at = at, fetch_left = 0, fetch_bytes = 0;
+    const uint8_t* words = nullptr;
     const auto fetch = [&]() {
-        if (f.at >= f.end) {
-            return;
-        }
-        if (f.left == 0) {
-            int k_unit, n_unit, projection;
-            const ExpertItem& item = *find(f.at, &k_unit, &n_unit, &projection);
-            f.left = min(c.units_k - k_unit, f.end - f.at);
-            f.bytes = unit_words(item.twice_k) * 4;
-            f.words = reinterpret_cast<const uint8_t*>(item.words) +
-                      unit_index(c.units_k, k_unit, n_unit) * f.bytes;
-            f.rows = item.rows;
-#pragma unroll
-            for (int i = 0; i < kGroupRows; ++i) {
-                if (i < f.rows) {
-                    f.digits[i] =
-                        c.digits +
-                        ((int64_t{item.entry[i]} * c.projections + projection) * c.units_k +
-                         k_unit) *
-                            kRowDigits;
-                }
+        if (fetch_left == 0) {
+            if (fetch_at >= end) {
+                return;
             }
+            const int product = fetch_at / matrix;
+            const int inside = fetch_at - product * matrix;
+            const ExpertItem& item = c.items[product];
+            fetch_bytes = pair_bytes(item.twice_k);
+            words = reinterpret_cast<const uint8_t*>(item.words) + int64_t{inside} * fetch_bytes;
+            fetch_left = min(matrix - inside, end - fetch_at);
+            fetch_at += fetch_left;
         }
         if (leader) {
-            uint8_t* to = r.data + r.fetch_stage * r.stage_bytes;
-            uint64_t* full = r.full + r.fetch_stage;
-            barrier_expect(full, f.bytes + f.rows * kRowDigits);
-            bulk_load(to, f.words, f.bytes, full, policy);
-            if (!ready) {
-                wait_for_previous_kernel();
-                ready = true;
-            }
-#pragma unroll
-            for (int i = 0; i < kGroupRows; ++i) {
-                if (i < f.rows) {
-                    bulk_load(to + r.digits_at + i * kRowDigits, f.digits[i], kRowDigits, full,
-                              policy);
-                }
-            }
-            loads_sent(full);
+            barrier_expect(stage.full(), fetch_bytes);
+            bulk_load(stage.data(), words, fetch_bytes, stage.full(), policy);
+            loads_sent(stage.full());
         }
-#pragma unroll
-        for (int i = 0; i < kGroupRows; ++i) {
-            f.digits[i] += kRowDigits;
-        }
-        f.words += 2 * f.bytes;
-        r.fetch_stage = r.fetch_stage + 1 == kStreamStages ? 0 : r.fetch_stage + 1;
-        --f.left;
-        ++f.at;
+        words += fetch_bytes;
+        --fetch_left;
     };
-#pragma unroll 1
-    for (int i = 0; i < kStreamStages; ++i) {
-        fetch();
-    }
+    fetch();
+    stage.next();
+    fetch();
+    stage.next();
+    stage.parity = 0;
     if (c.listed) {
         wait_for_previous_kernel();
         let_next_kernel_start();
     }
+
+    const int row = lane % 4;     // whose sums the lane has
+    const int column = lane / 4;  // of the tensor core: row column / 2, digit column % 2
+    int product = at / matrix;
+    int k_unit = (at - product * matrix) % c.units_k;
+    int pair = (at - product * matrix) / c.units_k;
 #pragma unroll 1
-    while (at < end) {
-        int k_unit, n_unit, projection;
-        const ExpertItem& item = *find(at, &k_unit, &n_unit, &projection);
-        const int count = min(c.units_k - k_unit, end - at);
-        int sums[4][1][4] = {};
-        decode_any(item.twice_k, r, count, item.rows, fetch, sums);
-        const int row = lane % 4;
-        if (row < item.rows) {
-            auto* to = reinterpret_cast<unsigned long long*>(c.sums) +
-                       (int64_t{item.entry[row]} * c.projections + projection) * kUnit * c.units_n +
-                       kUnit * n_unit + lane / 4;
-#pragma unroll
-            for (int t = 0; t < 4; ++t) {
-                atomicAdd(to + 16 * t,
-                          static_cast<unsigned long long>(256LL * sums[t][0][0] + sums[t][0][1]));
-                atomicAdd(to + 16 * t + 8,
-                          static_cast<unsigned long long>(256LL * sums[t][0][2] + sums[t][0][3]));
-            }
+    for (; at < end; ++product, pair = 0) {
+        const int projection = product % c.projections;
+        const ExpertItem& item = c.items[product];
+        const int rows = item.rows;
+        const int twice_k = item.twice_k;
+        const uint8_t* digits = nullptr;
+        if (column < 2 * rows) {
+            digits = c.digits +
+                     (int64_t{item.entry[column / 2]} * c.projections + projection) * c.units_k *
+                         kRowDigits +
+                     lane % 4 * 32 + column % 2 * 16;
         }
-        at += count;
+        unsigned long long* to = nullptr;
+        if (row < rows) {
+            to = reinterpret_cast<unsigned long long*>(c.sums) +
+                 ((int64_t{item.entry[row]} * c.projections + projection) * c.pairs_n + pair) *
+                     kBlock +
+                 lane / 4;
+        }
+#pragma unroll 1
+        for (; pair < c.pairs_n && at < end; ++pair) {
+            const int count = min(c.units_k - k_unit, end - at);
+            int sums[2][4][1][4] = {};
+            decode_any(twice_k, stage, count,
+                       digits == nullptr ? nullptr : digits + k_unit * kRowDigits, fetch, sums);
+            if (to != nullptr) {
+                add_sums(sums, to);
+                to += kBlock;
+            }
+            at += count;
+            k_unit = 0;
+        }
     }
 }
 
