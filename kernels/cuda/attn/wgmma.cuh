@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "common/wgmma.cuh"
+
 namespace tenon::cuda::sparse {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -70,19 +72,13 @@ __device__ inline void wgmma<128, true>(float (&d)[64], uint64_t a, uint64_t b, 
 }
 
 __device__ inline void wgmma_begin() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_fence();
 }
 template <int N>
 __device__ inline void wgmma_end(float (&d)[N]) {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-        asm volatile("" : "+f"(d[i])::"memory");  // no use may move above the wait
-    }
-}
-__device__ inline void shared_to_async() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(d);
 }
 
 #endif

@@ -9,7 +9,7 @@
 #include "common/context.h"
 #include "index/score.cuh"
 #include "index/score_pages.cuh"
-#include "index/select.cuh"
+#include "index/select_long.cuh"
 #include "kernels/shared/token_checks.h"
 
 namespace tenon::cuda::index {
@@ -112,9 +112,10 @@ bool launch_pages(const Context& c, ScoreArgs a, bool fill, cudaError_t& result,
 template <int kBlocks, bool kSplit>
 bool launch_pages(const Context& c, const ScoreArgs& a, bool fill, cudaError_t& result,
                   cudaStream_t stream) {
-    return launch_pages < kBlocks, kSplit, 3,
-           kSplit ? 1 : 8 > (c, a, fill, result, stream) || launch_pages < kBlocks, kSplit, 1,
-           kSplit ? 1 : 2 > (c, a, fill, result, stream);
+    constexpr int kMany = kSplit ? 1 : 8;  // rows that share keys
+    constexpr int kFew = kSplit ? 1 : 2;
+    return launch_pages<kBlocks, kSplit, 3, kMany>(c, a, fill, result, stream) ||
+           launch_pages<kBlocks, kSplit, 1, kFew>(c, a, fill, result, stream);
 }
 
 /// Parts of scratch that the tensor-core kernels need.

@@ -14,7 +14,8 @@
 // since its mma.sync emulates FP8; elsewhere mma.sync m16n8k32.
 #pragma once
 
-#include "index/prepare.cuh"
+#include "common/wgmma.cuh"
+#include "index/runs.cuh"
 
 namespace tenon::cuda::index {
 
@@ -61,7 +62,7 @@ __device__ inline void group_sums(float (&d)[kCount][16], const uint32_t (&a)[kC
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     // Bricks of 8 heads x 16 bytes, 128 bytes apart along k and 256 along heads, no swizzle.
     constexpr uint64_t kLayout = uint64_t{128 / 16} << 16 | uint64_t{256 / 16} << 32;
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_fence();
 #pragma unroll
     for (int g = 0; g < kCount; ++g) {
         const uint64_t at = kLayout | ((q + g * group_bytes) & 0x3FFFFu) >> 4;
@@ -77,14 +78,11 @@ __device__ inline void group_sums(float (&d)[kCount][16], const uint32_t (&a)[kC
               "+f"(d[g][15])
             : "r"(a[g][0]), "r"(a[g][1]), "r"(a[g][2]), "r"(a[g][3]), "l"(at));
     }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_commit();
+    wgmma_wait<0>();
 #pragma unroll
     for (int g = 0; g < kCount; ++g) {
-#pragma unroll
-        for (int k = 0; k < 16; ++k) {
-            asm volatile("" : "+f"(d[g][k])::"memory");  // no use may move above the wait
-        }
+        hold(d[g]);
     }
 #else
 #pragma unroll
@@ -223,23 +221,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     const int c = lane % 4;
 
     start_when_ready();
-    const int batches = *p.batches;
-    const int total = p.first_tile[batches];
-    const int grid = static_cast<int>(gridDim.x);
-    const int block = static_cast<int>(blockIdx.x);
-    const int more = total % grid;  // the first `more` blocks take one tile more
-    int at = total / grid * block + min(block, more);
-    const int end = at + total / grid + (block < more ? 1 : 0);
-    int batch = 0;
-    for (int low = 0, high = batches; low < high;) {  // last batch that starts at or before `at`
-        const int middle = (low + high) / 2;
-        if (p.first_tile[middle] <= at) {
-            batch = middle;
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    auto [at, end, batch] = run_of_block(p, a.T);
 
     for (; at < end; ++batch) {
         const Batch b = p.batch[batch];
@@ -344,10 +326,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
                 }
             }
         }
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-        asm volatile("fence.proxy.async.shared::cta;" ::
-                         : "memory");  // q is read by the async proxy
-#endif
+        shared_to_async();  // q
         __syncthreads();
 
         int stage = 0;
@@ -440,11 +419,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
         asm volatile("cp.async.wait_all;");
         __syncthreads();
         if (counts) {
-            for (int i = tid; i < b.rows * kBins; i += kScoreThreads) {
-                if (hist[i] != 0) {
-                    atomicAdd(&p.hist[int64_t{b.row0} * kBins + i], hist[i]);
-                }
-            }
+            add_counts<kScoreThreads>(p, b, hist);
         }
     }
 }
