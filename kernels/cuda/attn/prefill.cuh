@@ -10,6 +10,7 @@
 
 #include "attn/sparse.cuh"
 #include "attn/wide.cuh"
+#include "common/async.cuh"
 #include "common/mma.cuh"
 
 namespace tenon::cuda::sparse {
@@ -47,58 +48,9 @@ constexpr size_t kFlowBytes = sizeof(FlowShared) + 1024;  // the start is aligne
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-__device__ inline void flow_init(uint64_t* barrier, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals));
-}
-__device__ inline void flow_arrive(uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ inline void flow_wait(uint64_t* barrier, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
-            shared_address(barrier)),
-        "r"(parity)
-        : "memory");
-}
 /// Of the threads that multiply.
 __device__ inline void flow_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(kFlowSummers) : "memory");
-}
-
-/// d (+)= a b over 16 summed columns, 256 columns of b, whose lines run along the summed dimension.
-__device__ inline void wgmma_256(float (&d)[128], uint64_t a, uint64_t b, int add) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
-        "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
-        "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,"
-        "%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,"
-        "%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,"
-        "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,"
-        "%126,%127}, %128, %129, p, 1, 1, 0, 1;\n}"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-          "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-          "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-          "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
-          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-          "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
-          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "l"(a), "l"(b), "r"(add));
 }
 
 // As store_key of the decode form, for chunks of 64 keys.
@@ -114,7 +66,7 @@ __device__ inline void flow_store(uint8_t* k, int key, int lane, uint4 low, uint
 // copied.
 __device__ inline void flow_load_any(const Key* keys, uint8_t* to, int key0, uint64_t* empty,
                                      uint32_t parity, int lane) {
-    flow_wait(empty, parity);
+    async::barrier_wait(empty, parity);
 #pragma unroll 1
     for (int i = 0; i < kFlowEach; ++i) {
         const Key key = keys[i];
@@ -235,7 +187,7 @@ __device__ inline void flow_load(const Args& a, FlowShared& sm) {
                         commit_copies();
                     }
                 }
-                flow_wait(&sm.empty[buffer], parity);
+                async::barrier_wait(&sm.empty[buffer], parity);
                 // A lane's two pieces of a line of keys, for line 0 of eight; odd quads store their
                 // second piece first, so that eight lanes meet eight pieces.
                 const int second = lane / 4 % 2;
@@ -285,7 +237,7 @@ __device__ inline void flow_load(const Args& a, FlowShared& sm) {
                 }
             }
             shared_to_async();
-            flow_arrive(&sm.full[buffer]);
+            async::barrier_arrive(&sm.full[buffer]);
             parity ^= static_cast<uint32_t>(buffer);
             buffer ^= 1;
         }
@@ -363,7 +315,7 @@ __device__ inline void flow_attend(const Args& a, FlowShared& sm) {
         float sum[2] = {0, 0};
         bool more = true;
         for (int chunk = 0; more; ++chunk) {
-            flow_wait(&sm.full[buffer], parity);
+            async::barrier_wait(&sm.full[buffer], parity);
             const uint32_t k_at = shared_address(sm.k[buffer]);
             float s[16];
             wgmma_begin();
@@ -432,16 +384,16 @@ __device__ inline void flow_attend(const Args& a, FlowShared& sm) {
             for (int i = 0; i < 2 * (kFlowKeys / 16); ++i) {
                 const int step = i % (kFlowKeys / 16);
                 const uint32_t term = i / (kFlowKeys / 16) * (kFlowHeads * kFlowKeys * 2);
-                wgmma_256(o, swizzled(p_at + term + step * 32, 16, 1024),
-                          swizzled(k_at + group * (kFlowColumns / 64 * kFlowKeys * 128) +
-                                       step * (16 * 128),
-                                   kFlowKeys * 128, 1024),
-                          chunk > 0 || i > 0);
+                wgmma<256, true>(o, swizzled(p_at + term + step * 32, 16, 1024),
+                                 swizzled(k_at + group * (kFlowColumns / 64 * kFlowKeys * 128) +
+                                              step * (16 * 128),
+                                          kFlowKeys * 128, 1024),
+                                 chunk > 0 || i > 0);
             }
             wgmma_end(o);
             __syncwarp();
             if (lane == 0) {
-                flow_arrive(&sm.empty[buffer]);
+                async::barrier_arrive(&sm.empty[buffer]);
             }
             parity ^= static_cast<uint32_t>(buffer);
             buffer ^= 1;
@@ -505,8 +457,8 @@ __global__ void __launch_bounds__(kFlowThreads, 1) prefill_kernel(const __grid_c
                                               (1024 - (shared_address(flow_bytes) & 1023u)) % 1024);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; ++i) {
-            flow_init(&sm.full[i], kFlowLoaders);
-            flow_init(&sm.empty[i], kFlowSummers / 32);
+            async::barrier_init(&sm.full[i], kFlowLoaders);
+            async::barrier_init(&sm.empty[i], kFlowSummers / 32);
         }
         shared_to_async();
     }

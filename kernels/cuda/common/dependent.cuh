@@ -11,21 +11,16 @@
 
 #include <cuda_runtime.h>
 
-#include "common/arch.cuh"
+#include "common/async.cuh"
 #include "common/built_for.h"
 
 namespace tenon::cuda {
 
 __device__ inline void wait_for_previous() {
-    if constexpr (kHasDependentLaunch) {
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-    }
+    async::wait_for_previous_kernel();
 }
-
 __device__ inline void let_next_start() {
-    if constexpr (kHasDependentLaunch) {
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    }
+    async::let_next_kernel_start();
 }
 
 /// As kernel<<<grid, block, shared_bytes, stream>>>(args...). The launch's error is left for
