@@ -16,6 +16,7 @@
 // (device/math_modes); write fmaf where fusing is meant.
 #include "tenon/plugin.h"
 
+#include "device/clusters.h"
 #include "device/device.h"
 
 namespace tenon::cuda {
@@ -39,6 +40,13 @@ constexpr OptionSpec kOptions[] = {
      .help = "host memory that the GPU uses: allocated by the driver, or registered pages; auto: "
              "registered where CPU and GPU share memory",
      .choices = "auto|allocated|registered"},
+    {.key = "clusters",
+     .type = OptionType::integer,
+     .default_value = "16",
+     .help = "most thread blocks of a cluster where the GPU has room for more than 8; attention of "
+             "few rows is slower with fewer",
+     .min = kLeastCluster,
+     .max = kMostCluster},
 };
 
 // Above the CPU's score, so that `plugin = "auto"` takes a usable GPU.
@@ -63,7 +71,8 @@ Status create(Host& host, const Options& options, Object** out) noexcept {
     return guard([&]() -> Status {
         CudaDevice* device = nullptr;
         TENON_TRY(CudaDevice::create(&host, wanted_device(&options), options.flag("graphs"),
-                                     options.text("pinned").view(), &device));
+                                     options.text("pinned").view(),
+                                     static_cast<int>(options.integer("clusters")), &device));
         *out = static_cast<Device*>(device);
         return {};
     });

@@ -55,9 +55,10 @@ Args args_of(const Context& c, const P& p, const kernels::SparseShape& s) {
 }
 
 // CTAs of a cluster: one for each chunk of a full list on Hopper, whose clusters may have 16; as
-// few as share the chunks evenly where eight is the most; one where there are no clusters.
+// few as share the chunks evenly where the device has room for fewer, or eight is the most
+// elsewhere; one where there are no clusters.
 inline unsigned cluster_of(const Context& c, const Args& a) {
-    const int most = c.arch == 90 ? kMostRanks : c.arch < 90 ? 1 : 8;
+    const int most = std::min(c.cluster_blocks, c.arch == 90 ? kMostRanks : 8);
     const int chunks =
         (a.window + kChunk - 1) / kChunk + a.block_mode + (a.K + kChunk - 1) / kChunk;
     const int each = (chunks + most - 1) / most;
@@ -102,7 +103,7 @@ inline int wide_ranks(const Context& c, const Args& a, int64_t D, Regime regime)
         return 0;
     }
     const int ranks = wide_windows(a.window, a.block_mode != 0) + (a.K + kWideKeys - 1) / kWideKeys;
-    return ranks <= kWideRanks ? ranks : 0;
+    return ranks <= std::min(kWideRanks, c.cluster_blocks) ? ranks : 0;
 }
 
 template <bool kTurn, int kHalves>
@@ -145,8 +146,9 @@ Status run(const char* op, const Context& c, const Args& a, int64_t D, Regime re
     cudaError_t result = cudaSuccess;
     if (const int ranks = wide_ranks(c, a, D, regime); ranks > 0) {
         // A GPC holds one cluster of that size; halves change no bits.
-        result = a.T <= kHalvedRows ? launch_wide<kTurn, 2>(a, ranks, stream)
-                                    : launch_wide<kTurn, 1>(a, ranks, stream);
+        const bool halves = a.T <= kHalvedRows && 2 * ranks <= c.cluster_blocks;
+        result = halves ? launch_wide<kTurn, 2>(a, ranks, stream)
+                        : launch_wide<kTurn, 1>(a, ranks, stream);
         return result == cudaSuccess ? launched(op) : cuda_status(result, op);
     }
     if (flows(c, a, D, regime)) {

@@ -13,6 +13,10 @@ struct Context {
     int sms = 1;         ///< multiprocessors
     int arch = 0;        ///< 90, 121: what the kernels are built for (built_for.h)
     int smem_block = 0;  ///< most dynamic shared memory of a block, bytes
+    /// Most blocks of a cluster in which each may have smem_block: 8 to 16; 1 where kernels have no
+    /// clusters. A property of the device and its options, never of a call: bits may follow from
+    /// it.
+    int cluster_blocks = 1;
     /// Misuse that only the device sees (ops.md 1.3): kernels add to this pinned word, see fault()
     /// in common/device.cuh. Only the GPU writes it.
     unsigned long long* faults = nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/registry.h"
+#include "device/clusters.h"
 #include "device/math_modes.h"
 #include "kernels/shared/host_buffer.h"
 #include "kernels/shared/views.h"
@@ -38,7 +39,7 @@ size_t pitch(const TensorView& v, const Runs& r) {
 
 }  // namespace
 
-Status CudaDevice::create(Host* host, int index, bool graphs, std::string_view pinned,
+Status CudaDevice::create(Host* host, int index, bool graphs, std::string_view pinned, int clusters,
                           CudaDevice** out) {
     TENON_ASSIGN(GpuFacts facts, inspect_gpu(index));
     TENON_TRY(use_device(index));
@@ -52,6 +53,11 @@ Status CudaDevice::create(Host* host, int index, bool graphs, std::string_view p
     TENON_TRY(cuda_status(
         cudaDeviceGetAttribute(&c.smem_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
         "shared memory of a block"));
+    if (c.arch >= 90) {
+        int found = 0;
+        TENON_TRY(largest_cluster(c.smem_block, &found));
+        TENON_ASSIGN(c.cluster_blocks, choose_cluster(facts, found, clusters));
+    }
     device->facts_ = std::move(facts);
     void* word = nullptr;
     TENON_TRY(
@@ -63,14 +69,14 @@ Status CudaDevice::create(Host* host, int index, bool graphs, std::string_view p
     add_all(registry);
     device->ops_ = registry.take();
     const DeviceInfo info = device->info();
-    host->log(
-        LogLevel::info, "cuda",
-        format("ready device={} name=\"{}\" kernels={} sms={} bytes_free={} unified={} pinned={} "
-               "ops={}",
-               index, StrView(info.name), StrView(info.arch), c.sms, info.bytes_free,
-               info.unified_memory,
-               device->pinned_ == Pinned::registered ? "registered" : "allocated",
-               device->ops_.size()));
+    host->log(LogLevel::info, "cuda",
+              format("ready device={} name=\"{}\" kernels={} sms={} clusters={} bytes_free={} "
+                     "unified={} pinned={} "
+                     "ops={}",
+                     index, StrView(info.name), StrView(info.arch), c.sms, c.cluster_blocks,
+                     info.bytes_free, info.unified_memory,
+                     device->pinned_ == Pinned::registered ? "registered" : "allocated",
+                     device->ops_.size()));
     *out = device.detach();
     return {};
 }

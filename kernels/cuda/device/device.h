@@ -18,8 +18,8 @@ class CudaDevice final : public Device, public OpTable, public GraphCapture, pub
   public:
     /// errors  unavailable: see inspect_gpu; device; internal: not IEEE arithmetic
     /// graphs  false: the facet compute.graphs/1 is not offered
-    /// pinned  see choose_pinned
-    static Status create(Host* host, int index, bool graphs, std::string_view pinned,
+    /// pinned, clusters  see choose_pinned, choose_cluster
+    static Status create(Host* host, int index, bool graphs, std::string_view pinned, int clusters,
                          CudaDevice** out);
 
     void* query(StrView facet) noexcept override;
