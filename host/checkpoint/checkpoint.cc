@@ -38,35 +38,53 @@ struct Stored {
 /// checkpoint has. Any thread.
 class OpenShards {
   public:
+    /// Bytes [offset, offset + bytes) of the file that was mapped as `checked`. The caller holds
+    /// this object, and nothing else is needed while the disk is busy.
+    /// errors  io: of the disk, or the file is no longer the one that was mapped
+    Status read(const std::string& path, const FileIdentity& checked, uint64_t offset,
+                uint64_t bytes, void* dst) {
+        TENON_ASSIGN(const std::shared_ptr<DirectFile> file, get(path));
+        Status status = file->read(offset, bytes, dst);
+        if (!file->direct() && !told_.exchange(true)) {
+            log_line(LogLevel::warn, "checkpoint",
+                     format("no O_DIRECT file={}: weights are read through the page cache", path));
+        }
+        // If it is still that file it was so while it was read; else that is why the read failed.
+        TENON_ASSIGN(const FileIdentity found, file->identity());
+        TENON_TRY(check_identity(path, found, checked));
+        return status;
+    }
+
+  private:
+    static constexpr size_t kMost = 8;
+    struct Open {
+        std::string path;
+        std::shared_ptr<DirectFile> file;
+    };
+
     /// Shared, since a shard may leave the list while others still read it.
-    /// errors  io: cannot be opened. A shard that was replaced since it was mapped is not noticed.
-    Result<std::shared_ptr<DirectFile>> get(const MappedFile& shard) {
+    Result<std::shared_ptr<DirectFile>> get(const std::string& path) {
         const std::lock_guard lock(mutex_);
-        const auto it = std::find_if(open_.begin(), open_.end(),
-                                     [&](const Open& o) { return o.shard == &shard; });
+        const auto it =
+            std::find_if(open_.begin(), open_.end(), [&](const Open& o) { return o.path == path; });
         if (it != open_.end()) {
             open_.splice(open_.begin(), open_, it);
             return open_.front().file;
         }
-        Result<std::unique_ptr<DirectFile>> file = DirectFile::open(shard.path());
+        Result<std::unique_ptr<DirectFile>> file = DirectFile::open(path);
         if (!file.ok()) {
             return error(Code::io, "{}; was it removed while in use?", file.status().message());
         }
-        open_.push_front({&shard, std::move(*file)});
+        open_.push_front({path, std::move(*file)});
         if (open_.size() > kMost) {
             open_.pop_back();
         }
         return open_.front().file;
     }
 
-  private:
-    static constexpr size_t kMost = 8;
-    struct Open {
-        const MappedFile* shard = nullptr;
-        std::shared_ptr<DirectFile> file;
-    };
-    std::mutex mutex_;      // guards open_
-    std::list<Open> open_;  // read last first
+    std::atomic<bool> told_{false};  // that O_DIRECT is refused
+    std::mutex mutex_;               // guards open_
+    std::list<Open> open_;           // read last first
 };
 
 /// Tensors by name over files. Thread-safe: what is found is immutable after opening.
@@ -147,6 +165,7 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
                 return error(Code::not_found, "no tensor '{}' in the checkpoint", name);
             }
             const TensorEntry& e = it->second.entry;
+            TENON_TRY_CTX(check_mapped(*it->second.shard), "tensor '{}'", name);
             *out = view_of(e, const_cast<uint8_t*>(it->second.shard->data() + e.offset));
             return {};
         });
@@ -159,30 +178,40 @@ class FileWeights final : public Implements<FileWeights, WeightSource> {
             }
             const TensorEntry& e = it->second.entry;
             TENON_TRY(check_range(e, offset, bytes));
-            TENON_ASSIGN(const std::shared_ptr<DirectFile> file, open_.get(*it->second.shard));
-            Status status = file->read(e.offset + offset, bytes, dst);
-            if (!file->direct() && !buffered_.exchange(true)) {
-                log_line(LogLevel::warn, "checkpoint",
-                         format("no O_DIRECT file={}: weights are read through the page cache",
-                                it->second.shard->path()));
-            }
-            // The read may begin before what the caller is after, so the tensor's own place is
-            // told.
-            TENON_TRY_CTX(std::move(status), "tensor '{}' (bytes {} to {})", name, e.offset,
-                          e.offset + e.bytes);
+            // A read that never ends may outlive this object (WeightPipe), so the call holds all
+            // that it needs. It may begin before what the caller is after, so the tensor's own
+            // place is told.
+            const std::shared_ptr<OpenShards> open = open_;
+            const std::string path = it->second.shard->path();
+            const FileIdentity checked = it->second.shard->identity();
+            const uint64_t begin = e.offset;
+            const uint64_t end = e.offset + e.bytes;
+            TENON_TRY_CTX(open->read(path, checked, begin + offset, bytes, dst),
+                          "tensor '{}' (bytes {} to {})", name, begin, end);
             return {};
         });
     }
     Span<const uint8_t> digest() noexcept override { return digest_; }
 
   private:
+    /// A mapping keeps the file that it shows; if another has its name that does not matter, but
+    /// what becomes of the file shows in the mapping.
+    static Status check_mapped(const MappedFile& shard) {
+        struct stat st {};
+        if (::stat(shard.path().c_str(), &st) != 0) {
+            return {};
+        }
+        const FileIdentity found(st);
+        return found.same_file(shard.identity())
+                   ? check_identity(shard.path(), found, shard.identity())
+                   : Status();
+    }
     static TensorInfo info(const Stored& t, uint64_t index) {
         return info_of(t.entry, t.shard->path(), index);
     }
 
-    std::list<MappedFile> files_;  // a list: addresses stay
-    OpenShards open_;
-    std::atomic<bool> buffered_{false};  // it has been said that O_DIRECT is refused
+    std::list<MappedFile> files_;                                        // a list: addresses stay
+    std::shared_ptr<OpenShards> open_ = std::make_shared<OpenShards>();  // with reads that run
     std::map<std::string, Stored, std::less<>> tensors_;
     std::vector<const Stored*> order_;
     std::vector<uint8_t> digest_;

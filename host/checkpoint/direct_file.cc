@@ -53,6 +53,14 @@ DirectFile::~DirectFile() {
     ::close(fd_);
 }
 
+Result<FileIdentity> DirectFile::identity() const {
+    struct stat st {};
+    if (::fstat(fd_, &st) != 0) {
+        return error(Code::io, "{}: cannot be examined: {}", path_, std::strerror(errno));
+    }
+    return FileIdentity(st);
+}
+
 void DirectFile::stop_direct() {
     const int flags = ::fcntl(fd_, F_GETFL);
     static_cast<void>(::fcntl(fd_, F_SETFL, flags & ~O_DIRECT));

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "tenon/base.h"
+#include "host/checkpoint/file_identity.h"
 
 namespace tenon {
 
@@ -27,6 +27,9 @@ class DirectFile {
     /// Copies bytes [offset, offset + bytes) of the file to `dst`. errors  io: the device's, or the
     /// file ends before (path, byte and reason)
     Status read(uint64_t offset, uint64_t bytes, void* dst);
+
+    /// Of the open file now. errors  io
+    Result<FileIdentity> identity() const;
 
     /// false: the file system refused O_DIRECT, at `open` or at the first read.
     bool direct() const { return direct_.load(std::memory_order_relaxed); }

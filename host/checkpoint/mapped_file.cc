@@ -26,9 +26,9 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
         ::close(fd);
         return error(Code::io, "{}: is not a regular file", path);
     }
-    file.size_ = static_cast<uint64_t>(st.st_size);
-    if (file.size_ > 0) {
-        void* at = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
+    file.identity_ = FileIdentity(st);
+    if (file.size() > 0) {
+        void* at = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, fd, 0);
         if (at == MAP_FAILED) {
             const int why = errno;
             ::close(fd);
@@ -43,21 +43,21 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      identity_(std::exchange(other.identity_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     if (this != &other) {
         MappedFile old(std::move(*this));
         path_ = std::move(other.path_);
         data_ = std::exchange(other.data_, nullptr);
-        size_ = std::exchange(other.size_, 0);
+        identity_ = std::exchange(other.identity_, {});
     }
     return *this;
 }
 
 MappedFile::~MappedFile() {
     if (data_ != nullptr) {
-        ::munmap(const_cast<uint8_t*>(data_), size_);
+        ::munmap(const_cast<uint8_t*>(data_), size());
     }
 }
 

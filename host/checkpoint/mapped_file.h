@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tenon/base.h"
+#include "host/checkpoint/file_identity.h"
 
 namespace tenon {
 
@@ -23,12 +23,14 @@ class MappedFile {
 
     const std::string& path() const { return path_; }
     const uint8_t* data() const { return data_; }
-    uint64_t size() const { return size_; }
+    uint64_t size() const { return identity_.size; }
+    /// Of the file when it was mapped.
+    const FileIdentity& identity() const { return identity_; }
 
   private:
     std::string path_;
     const uint8_t* data_ = nullptr;
-    uint64_t size_ = 0;
+    FileIdentity identity_;
 };
 
 }  // namespace tenon

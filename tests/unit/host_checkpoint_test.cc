@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <thread>
 
 #include "host/checkpoint/checkpoint.h"
@@ -333,11 +335,14 @@ TEST(Checkpoint, A_file_cut_while_in_use_is_an_error_that_names_tensor_and_byte)
     const std::string path = folder.write("model.safetensors", file_of_noise(100'000, &data));
     Ref<Checkpoint> c;
     ASSERT_TRUE(open(folder, &c).ok());
+    Result<std::unique_ptr<DirectFile>> file = DirectFile::open(path);
+    ASSERT_TRUE(file.ok());
     for (const uint64_t left : {uint64_t{50'000}, uint64_t{8192}}) {
         std::filesystem::resize_file(path, left);
         std::vector<char> to(data.size());
 
         const Status status = c->weights()->read("t", 0, data.size(), to.data());
+        const Status plain = (*file)->read(0, data.size(), to.data());
 
         EXPECT_EQ(status.code(), Code::io);
         const std::string text = status.message().str();
@@ -346,7 +351,83 @@ TEST(Checkpoint, A_file_cut_while_in_use_is_an_error_that_names_tensor_and_byte)
         const std::string where =
             format("tensor 't' (bytes {} to {}): ", info.offset, info.offset + info.bytes);
         EXPECT_NE(text.find(where + path), std::string::npos) << text;
-        EXPECT_NE(text.find(format("ends at byte {}, expected", left)), std::string::npos) << text;
+        EXPECT_NE(text.find(" was cut after its header was checked: found "), std::string::npos)
+            << text;
+        EXPECT_NE(text.find(format(", {} bytes, written", left)), std::string::npos) << text;
+        EXPECT_EQ(plain.code(), Code::io);
+        EXPECT_NE(plain.message().str().find(format("ends at byte {}, expected", left)),
+                  std::string::npos)
+            << plain.message().str();
+    }
+}
+
+/// What becomes of a shard while a checkpoint is open; contents are of 100,000 bytes' length.
+struct Changed {
+    const char* name;
+    std::function<void(const std::string& path, const std::string& content)> change;
+    const char* expected;
+    bool same_file;  ///< what is mapped or open has changed, not only what the path names
+};
+
+const Changed kChanged[] = {
+    {"replaced",
+     [](const std::string& path, const std::string& content) {
+         std::ofstream(path + ".new", std::ios::binary) << content;
+         std::filesystem::rename(path + ".new", path);
+     },
+     "was replaced by another file after", false},
+    {"cut",
+     [](const std::string& path, const std::string& content) {
+         std::filesystem::resize_file(path, content.size() - 1);
+     },
+     "was cut after", true},
+    {"extended",
+     [](const std::string& path, const std::string&) {
+         std::ofstream(path, std::ios::binary | std::ios::app) << "x";
+     },
+     "was extended after", true},
+    {"written_to",
+     [](const std::string& path, const std::string& content) {
+         // The same bytes at a time that no clock's step can hide.
+         std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << content;
+         const auto at = std::filesystem::last_write_time(path);
+         std::filesystem::last_write_time(path, at + std::chrono::seconds(2));
+     },
+     "was written to after", true},
+};
+
+TEST(Checkpoint, A_shard_that_is_not_the_one_that_was_checked_is_refused) {
+    for (const Changed& c : kChanged) {
+        for (const bool opened : {false, true}) {
+            SCOPED_TRACE(format("{} {}", c.name, opened ? "between reads" : "before the first"));
+            testing::TempFolder folder;
+            std::string data;
+            const std::string content = file_of_noise(100'000, &data);
+            const std::string path = folder.write("model.safetensors", content);
+            Ref<Checkpoint> checkpoint;
+            ASSERT_TRUE(open(folder, &checkpoint).ok());
+            WeightSource& w = *checkpoint->weights();
+            char byte = 0;
+            ASSERT_TRUE(!opened || w.read("t", 0, 1, &byte).ok());
+
+            c.change(path, content);
+
+            TensorView view;
+            const Status mapped = w.map("t", &view);
+            const Status read = w.read("t", 0, 1, &byte);
+            if (opened && !c.same_file) {
+                EXPECT_TRUE(read.ok());  // the open file is the one that was checked
+            } else {
+                EXPECT_EQ(read.code(), Code::io);
+                const std::string text = read.message().str();
+                EXPECT_NE(text.find(path + ": " + c.expected), std::string::npos) << text;
+                EXPECT_NE(text.find(format(" {} bytes, ", content.size())), std::string::npos);
+                EXPECT_NE(text.find("tensor 't'"), std::string::npos) << text;
+            }
+            EXPECT_EQ(mapped.ok(), !c.same_file);
+            EXPECT_EQ(mapped.message().str().find(c.expected) != std::string::npos, c.same_file)
+                << mapped.message().str();
+        }
     }
 }
 
