@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "experts_by_linear.h"
+#include "plugins/quant_common/timed_read.h"
 #include "plugins/quant_common/weight_pipe.h"
 #include "tenon/numeric.h"
 
@@ -285,9 +286,9 @@ Status WeightLoader::upload_plain(const std::string& name, DType stored, int64_t
         return pipe.drain();
     }
     const int64_t bytes = to.elements() * dtype_bytes(stored);
-    std::vector<uint8_t> read(static_cast<size_t>(bytes));
-    TENON_TRY(source_.read(name, static_cast<uint64_t>(first), static_cast<uint64_t>(bytes),
-                           read.data()));
+    TENON_ASSIGN(std::vector<uint8_t> read,
+                 quant::timed_read(source_, name, static_cast<uint64_t>(first),
+                                   static_cast<uint64_t>(bytes), quant::PipeOptions().timeout_us));
     std::vector<float> widened;
     TensorView host = to;
     host.place = Place::host;

@@ -2,10 +2,9 @@
 // Brings ranges of tensors from the checkpoint into device memory through a ring of pinned memory.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,14 +35,17 @@ struct PipeJob {
 /// What a load holds at most beside the weights; the memory plan counts one of each for a model.
 constexpr int64_t kRingBytes = 64 << 20;
 constexpr int64_t kStagingBytes = 32 << 20;  ///< for kernels that order what was read
+/// Tag of the ring: all that a pipe reads from it, it has written.
+constexpr const char* kRingTag = "weight ring";
 
 struct PipeOptions {
     int32_t readers = 4;
-    int64_t ring_bytes = kRingBytes;  ///< at most; whole blocks of 4 KiB, at least two
-    int64_t piece_bytes = 8 << 20;    ///< of one read, at most; whole blocks of 4 KiB
-    /// Of one read, and of the device for what was enqueued; then the load fails. A pipe goes only
-    /// when its reads have ended.
+    int64_t ring_bytes = kRingBytes;  ///< at most; whole blocks of 4 KiB, at least two pieces
+    int64_t piece_bytes = 8 << 20;    ///< of one read, at most; whole blocks of 4 KiB, at least two
+    /// Of one read, and of the device for what was enqueued; then the load fails.
     int64_t timeout_us = 120'000'000;
+    /// A pipe that goes waits this long for a read that missed its time; then it goes without.
+    int64_t grace_us = 1'000'000;
 };
 
 /// One load. Reader threads run ahead of the caller as far as the ring goes (at most a quarter of
@@ -52,15 +54,18 @@ struct PipeOptions {
 class WeightPipe {
   public:
     WeightPipe(Device& device, Stream& stream, const PipeOptions& options = {});
-    /// Ends the readers, each after its read, and waits for the copies that were enqueued. If the
-    /// device does not end them the ring is never freed.
+    /// Ends the readers, each after its read, and waits for the copies that were enqueued. What a
+    /// read or the device does not end within its time still uses the ring, which is never freed
+    /// then. A reader left behind so (style.md 7 has no other) is in `WeightSource::read` and looks
+    /// at nothing afterwards but what it shares with other readers: of a source it must need no
+    /// more than that (the host's needs only the open file, which the call holds).
     ~WeightPipe();
     WeightPipe(const WeightPipe&) = delete;
     WeightPipe& operator=(const WeightPipe&) = delete;
 
     /// Before `start`. errors  not_found; invalid_argument: the rows do not lie in the tensor
     Status add(const PipeJob& job);
-    /// Once. errors  does_not_fit: the ring
+    /// Once. errors  invalid_argument: pieces or ring too small; does_not_fit: the ring
     Status start();
     /// Enqueues the copies of the next job and returns when all are on the stream; nothing waits
     /// for the stream but ring memory that is needed again. errors  of the reads (io), of a check,
@@ -79,9 +84,10 @@ class WeightPipe {
         uint64_t read_at = 0, read_bytes = 0;  ///< in the tensor
         int64_t read_to = 0, first = 0;        ///< in its memory: of that, and of the first row
         int64_t rows = 1, row_bytes = 0, pitch = 0;
-        int64_t at = 0;      ///< in the job's dense rows
-        int64_t begin = 0;   ///< of its memory, counted without wrapping; guarded by mutex_
-        bool ready = false;  // guarded by mutex_
+        int64_t at = 0;  ///< in the job's dense rows
+        int64_t begin =
+            0;  ///< of its memory, counted without wrapping; guarded by the readers' mutex
+        bool ready = false;  // guarded by the readers' mutex
     };
     struct Copying {
         int64_t begin = 0, end = 0;  ///< as Piece::begin
@@ -91,39 +97,28 @@ class WeightPipe {
     void cut_run(size_t index, int64_t offset, int64_t bytes, int64_t at);
     void push(size_t index, int64_t offset, int64_t rows, int64_t row_bytes, int64_t pitch,
               int64_t at);
-    bool take(Piece* piece);
-    void read_pieces();
-    Status read(const Piece& piece);
-    Status check(const Piece& piece) const;
+    void end_readers();
     Status await(size_t index);
     Status enqueue(const Piece& piece);
     Status mark(Ref<Event>* out);
     Status wait(Event& event);
     Status reclaim_one();
     Status reclaim_some();
-    uint8_t* memory_of(const Piece& piece) const;
 
     Device& device_;
     Stream& stream_;
     PipeOptions options_;
-    std::vector<PipeJob> jobs_;
-    std::vector<TensorInfo> infos_;  ///< of their tensors
-    std::vector<Piece> pieces_;      ///< in the order of jobs and rows
+    /// Shared with the readers: one whose read never ends outlives the pipe.
+    struct Readers;
+    std::shared_ptr<Readers> shared_;
     Ref<Buffer> ring_;
-    int64_t ring_bytes_ = 0;
     std::deque<Copying> copying_;     ///< oldest first
     std::vector<Ref<Event>> events_;  ///< to be used again
     bool has_events_ = true;
     bool hung_ = false;  ///< the device has missed a deadline
+    bool lost_ = false;  ///< a reader was left behind
     size_t next_job_ = 0, next_piece_ = 0;
-
-    std::mutex mutex_;  // guards what follows and Piece::ready, Piece::begin
-    std::condition_variable changed_;
-    int64_t head_ = 0, tail_ = 0;  ///< memory in use, counted without wrapping
-    size_t next_read_ = 0;
-    bool stopped_ = false;
-    Status failed_;
-    std::vector<std::thread> readers_;  // the caller's
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace tenon::quant

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <thread>
 
+#include "plugins/quant_common/timed_read.h"
 #include "plugins/quant_common/upload.h"
 #include "plugins/quant_common/weight_pipe.h"
 #include "tenon/plugin.h"
@@ -157,6 +161,7 @@ class NoiseSource final : public Implements<NoiseSource, WeightSource> {
         }
         TensorInfo info;
         info.name = "t";
+        info.file = "noise.safetensors";
         info.offset = offset_;
         info.bytes = data.size();
         *out = info;
@@ -416,10 +421,127 @@ TEST(WeightPipe, A_read_that_does_not_end_is_an_error_that_names_it) {
 
     EXPECT_EQ(status.code(), Code::deadline);
     EXPECT_NE(status.message().str().find("t: "), std::string::npos);
-    EXPECT_NE(status.message().str().find("not read within 20 ms"), std::string::npos)
+    EXPECT_NE(status.message().str().find(" of noise.safetensors were not read within 20 ms"),
+              std::string::npos)
         << status.message().str();
     b.source->stuck = false;
     b.source->stuck.notify_all();
+}
+
+/// A file on a disk that stops to answer: after the call nothing of the source is used.
+class DeadDisk final : public Implements<DeadDisk, WeightSource> {
+  public:
+    struct State {
+        std::atomic<bool> dead{true};
+        std::atomic<int> ended{0};
+    };
+    explicit DeadDisk(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    uint64_t count() noexcept override { return 1; }
+    TensorInfo at(uint64_t) noexcept override { return {}; }
+    Status find(StrView, TensorInfo* out) noexcept override {
+        TensorInfo info;
+        info.file = "dead.safetensors";
+        info.bytes = 3'000'000;
+        *out = info;
+        return {};
+    }
+    Status map(StrView, TensorView*) noexcept override { return error(Code::unsupported, "map"); }
+    Status read(StrView, uint64_t, uint64_t bytes, void* dst) noexcept override {
+        const std::shared_ptr<State> state = state_;
+        state->dead.wait(true);
+        std::memset(dst, 1, bytes);
+        ++state->ended;
+        return {};
+    }
+    Span<const uint8_t> digest() noexcept override { return {}; }
+
+  private:
+    std::shared_ptr<State> state_;
+};
+
+TEST(WeightPipe, A_read_that_never_ends_is_left_behind_and_finds_its_memory_when_it_does) {
+    Bench b;
+    const auto disk = std::make_shared<DeadDisk::State>();
+    Ref<DeadDisk> source(new DeadDisk(disk));
+    std::atomic<int> checks{0};
+    PipeJob j = b.job(0, 1, 3'000'000, 0);
+    j.source = source.get();
+    j.check = [&](const uint8_t*, int64_t, int64_t) -> Status {
+        ++checks;
+        return {};
+    };
+    std::vector<uint8_t> to(3'000'000);
+    j.to = to.data();
+    PipeOptions options = kSmall;
+    options.timeout_us = 20'000;
+    options.grace_us = 20'000;
+    {
+        WeightPipe pipe(*b.device, *b.stream, options);
+        ASSERT_TRUE(pipe.add(j).ok());
+        ASSERT_TRUE(pipe.start().ok());
+        EXPECT_EQ(pipe.next().code(), Code::deadline);
+    }
+    source = {};
+    EXPECT_EQ(b.device->buffers, 1);  // the reads may still write into it
+
+    disk->dead = false;
+    disk->dead.notify_all();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while ((disk->ended < 3 || disk.use_count() > 1) &&  // three pieces of 64 KiB fill the ring
+           std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+    }
+    EXPECT_EQ(disk->ended, 3);
+    EXPECT_EQ(disk.use_count(), 1);
+    EXPECT_EQ(checks, 0);  // what a check looks at may be gone
+    b.device->recover();
+}
+
+TEST(TimedRead, Gives_the_bytes_or_the_error_of_the_read_or_tells_that_it_does_not_end) {
+    Bench b;
+    const Result<std::vector<uint8_t>> got =
+        quant::timed_read(*b.source, "t", 77, 1000, 30'000'000);
+    ASSERT_TRUE(got.ok()) << got.status().message().str();
+    EXPECT_TRUE(std::equal(got->begin(), got->end(), b.source->data.begin() + 77));
+    EXPECT_EQ(got->size(), 1000U);
+    b.source->fail_read = 2;
+    EXPECT_EQ(quant::timed_read(*b.source, "t", 0, 9, 30'000'000).status().code(), Code::io);
+    EXPECT_EQ(quant::timed_read(*b.source, "u", 0, 9, 30'000'000).status().code(), Code::not_found);
+
+    const auto disk = std::make_shared<DeadDisk::State>();
+    Ref<DeadDisk> source(new DeadDisk(disk));
+    const Result<std::vector<uint8_t>> read = quant::timed_read(*source, "t", 5, 100, 20'000);
+    const Status& late = read.status();
+    source = {};
+
+    EXPECT_EQ(late.code(), Code::deadline);
+    EXPECT_NE(late.message().str().find("t: 100 bytes at byte 5 of dead.safetensors were not read "
+                                        "within 20 ms"),
+              std::string::npos)
+        << late.message().str();
+    disk->dead = false;
+    disk->dead.notify_all();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (disk.use_count() > 1 && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+    }
+    EXPECT_EQ(disk->ended, 1);
+}
+
+TEST(WeightPipe, Pieces_that_could_not_hold_an_element_are_refused) {
+    for (const PipeOptions& ring : {PipeOptions{4, 64 << 10, 4096}, PipeOptions{4, 8192, 8192},
+                                    PipeOptions{4, 64 << 10, 9000}, PipeOptions{4, 20'000, 8192},
+                                    PipeOptions{0, 64 << 10, 8192}}) {
+        Bench b(100'000, 4090);  // its second element begins six bytes before a block ends
+        WeightPipe pipe(*b.device, *b.stream, ring);
+        ASSERT_TRUE(pipe.add(b.job(0, 1, 50'000, 0)).ok());
+        const Status status = pipe.start();
+        EXPECT_EQ(status.code(), Code::invalid_argument);
+        EXPECT_NE(status.message().str().find(format("pieces of {} bytes, a ring of {};",
+                                                     ring.piece_bytes, ring.ring_bytes)),
+                  std::string::npos)
+            << status.message().str();
+    }
 }
 
 TEST(WeightPipe, A_device_that_hangs_is_waited_for_once_and_its_memory_stays) {
