@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "plugins/quant_common/weight_pipe.h"
 #include "tenon/plugin.h"
 
 namespace tenon::dsv41 {
@@ -35,21 +36,28 @@ int64_t LoadDevice::finish() {
         bytes += k.buffer->bytes();
     }
     kept_.clear();
+    stream_.reset();
     finished_ = true;
     return bytes;
 }
 
-// A new buffer is filled with zeros, so a kept one is too.
-Status LoadDevice::clear(Buffer& buffer, int64_t bytes) {
+// A new buffer is filled with zeros, so a kept one is too; but for the ring, where that would take
+// up to a third of the time in which it is filled from memory.
+Status LoadDevice::clear(const Kept& kept, int64_t bytes) {
+    Buffer& buffer = *kept.buffer;
+    if (kept.tag == quant::kRingTag) {
+        return {};
+    }
     if (buffer.place() != Place::device) {
         std::memset(buffer.data(), 0, static_cast<size_t>(bytes));
         return {};
     }
-    Ref<Stream> stream;
-    TENON_TRY(inner_.create_stream({.name = "clear"}, stream.out()));
+    if (!stream_) {
+        TENON_TRY(inner_.create_stream({.name = "clear"}, stream_.out()));
+    }
     TENON_TRY(
-        inner_.fill_zero(make_view(buffer.data(), DType::u8, {bytes}, Place::device), *stream));
-    return inner_.synchronize(*stream);
+        inner_.fill_zero(make_view(buffer.data(), DType::u8, {bytes}, Place::device), *stream_));
+    return inner_.synchronize(*stream_);
 }
 
 Status LoadDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
@@ -59,12 +67,13 @@ Status LoadDevice::allocate(const BufferDesc& desc, Buffer** out) noexcept {
             if (kept_[i].kind != desc.kind || kept_[i].tag != mine.tag) {
                 continue;
             }
-            Ref<Buffer> kept = std::move(kept_[i].buffer);
+            Kept kept = std::move(kept_[i]);
             kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i--));  // used, or too small
-            const auto at = reinterpret_cast<uintptr_t>(kept->data());
-            if (kept->bytes() >= desc.bytes && at % static_cast<uintptr_t>(desc.alignment) == 0) {
-                TENON_TRY(clear(*kept, desc.bytes));
-                mine.buffer = std::move(kept);
+            const auto at = reinterpret_cast<uintptr_t>(kept.buffer->data());
+            if (kept.buffer->bytes() >= desc.bytes &&
+                at % static_cast<uintptr_t>(desc.alignment) == 0) {
+                TENON_TRY(clear(kept, desc.bytes));
+                mine.buffer = std::move(kept.buffer);
             }
         }
         if (!mine.buffer) {

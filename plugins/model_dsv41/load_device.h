@@ -11,7 +11,8 @@ namespace tenon::dsv41 {
 
 /// Passes everything on, but memory that comes back while the model loads is kept for the next
 /// request of its kind and tag, so that a format's ring and staging are made once a model and not
-/// once a matrix. Outlives all that was allocated through it. Thread: as Device.
+/// once a matrix. A kept buffer is filled with zeros as a new one is, but for the pipe's ring.
+/// Outlives all that was allocated through it. Thread: as Device.
 class LoadDevice final : public Device {
   public:
     explicit LoadDevice(Device& inner) : inner_(inner) {}
@@ -53,10 +54,11 @@ class LoadDevice final : public Device {
         Ref<Buffer> buffer;
     };
     class Lent;
-    Status clear(Buffer& buffer, int64_t bytes);
+    Status clear(const Kept& kept, int64_t bytes);
 
     Device& inner_;
     std::vector<Kept> kept_;
+    Ref<Stream> stream_;  ///< of `clear`, once it was needed
     bool finished_ = false;
 };
 

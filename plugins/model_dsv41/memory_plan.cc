@@ -182,7 +182,7 @@ Status PlanTable::build(const ModelConfig& c, const ModelRequest& r, WeightSourc
         out->token_bytes += bytes_read_by_row(c, tag, bytes);
     }
     if (r.device != nullptr && !r.device->info().cpu) {
-        add("weight ring", PlanPlace::pinned, quant::kRingBytes, 1, "while weights load");
+        add(quant::kRingTag, PlanPlace::pinned, quant::kRingBytes, 1, "while weights load");
         add("weight staging", PlanPlace::device, std::min(loader.largest(), quant::kStagingBytes),
             1, "while weights load");
     }

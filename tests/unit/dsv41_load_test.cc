@@ -5,6 +5,7 @@
 #include <map>
 
 #include "load_device.h"
+#include "plugins/quant_common/weight_pipe.h"
 #include "tenon/numeric.h"
 #include "tenon/testing/host_device.h"
 #include "tenon/testing/memory_source.h"
@@ -26,6 +27,7 @@ class FakeGpu final : public Implements<FakeGpu, Device> {
         });
     }
     Status create_stream(const StreamDesc&, Stream** out) noexcept override {
+        ++streams;
         return guard([&] { *out = new HostStream; });
     }
     Status create_event(Event**) noexcept override { return error(Code::unsupported, "none"); }
@@ -47,6 +49,7 @@ class FakeGpu final : public Implements<FakeGpu, Device> {
 
     std::map<std::string, int> allocated;
     int64_t live = 0;
+    int streams = 0;
     bool broken = false;
 
   private:
@@ -83,7 +86,9 @@ Ref<Buffer> take(Device& device, int64_t bytes, const char* tag,
     EXPECT_TRUE(device.allocate({.bytes = bytes, .kind = kind, .tag = tag}, buffer.out()).ok());
     EXPECT_EQ(buffer->bytes(), bytes);
     const auto* data = static_cast<const uint8_t*>(buffer->data());
-    EXPECT_TRUE(std::all_of(data, data + bytes, [](uint8_t v) { return v == 0; }));
+    if (std::string(tag) != quant::kRingTag) {
+        EXPECT_TRUE(std::all_of(data, data + bytes, [](uint8_t v) { return v == 0; }));
+    }
     std::memset(buffer->data(), 0x5A, static_cast<size_t>(bytes));
     return buffer;
 }
@@ -111,6 +116,26 @@ TEST(LoadDevice, What_comes_back_serves_the_next_request_of_its_kind_and_tag) {
     EXPECT_EQ(*static_cast<uint8_t*>(weights->data()), 0x5A);
     weights.reset();
     EXPECT_EQ(gpu->live, 0);
+}
+
+TEST(LoadDevice, Clears_what_it_kept_on_one_stream_and_leaves_the_ring_as_it_is) {
+    Ref<FakeGpu> gpu(new FakeGpu);
+    LoadDevice device(*gpu);
+    for (int i = 0; i < 5; ++i) {
+        take(device, 1'000, "weight staging");
+        take(device, 1'000, "pinned words", BufferKind::pinned);
+        Ref<Buffer> ring;
+        ASSERT_TRUE(
+            device
+                .allocate({.bytes = 1'000, .kind = BufferKind::pinned, .tag = quant::kRingTag},
+                          ring.out())
+                .ok());
+        auto* data = static_cast<uint8_t*>(ring->data());
+        EXPECT_EQ(data[0], i);
+        data[0] = static_cast<uint8_t>(i + 1);
+    }
+    EXPECT_EQ(gpu->streams, 1);
+    device.finish();
 }
 
 TEST(LoadDevice, A_device_that_fails_to_clear_a_kept_buffer_is_an_error_and_loses_it) {
