@@ -17,4 +17,4 @@ cmake --preset release -DTENON_TESTS=ON ${TENON_CUDA:+-DTENON_CUDA=$TENON_CUDA} 
 step "build"
 cmake --build --preset release
 step "test"
-ctest --preset release --no-tests=error -j "$(nproc)" "$@"
+ctest --preset release --no-tests=error -j "$(cmake/cores.sh)" "$@"

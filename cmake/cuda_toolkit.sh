@@ -7,7 +7,7 @@ set -euo pipefail
 dir=${1:?"usage: $0 FOLDER"}
 packages=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
           nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
-find_nvcc() { compgen -G "$dir/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" | head -n 1; }
+find_nvcc() { { compgen -G "$dir/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" || true; } | head -n 1; }
 if [ -z "$(find_nvcc)" ]; then
     python3 -m venv "$dir" >&2
     "$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}" >&2

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Whole-system tests: `tenon serve` on the mini profile, driven by clients that applications use.
 set(TENON_E2E_PYTHON python3 CACHE STRING "Python with the package 'openai' for tests/e2e")
+add_test(NAME scripts COMMAND ${PROJECT_SOURCE_DIR}/tests/tools/scripts_test.sh)
+set_tests_properties(scripts PROPERTIES LABELS "unit" TIMEOUT 120)
 if(TARGET tenon AND TARGET openai AND TARGET dsv41)
   add_test(NAME e2e_openai_client
       COMMAND ${TENON_E2E_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/e2e/openai_client.py

@@ -27,7 +27,7 @@ if [ -z "$no_build" ]; then
     began=$SECONDS
     cmake --preset cuda-90a -B "$build" -DTENON_PLUGINS="cpu;cuda;exl3" ${gtest:+-DTENON_GTEST_SOURCE="$gtest"} > "$build.log" 2>&1 ||
         { cat "$build.log"; exit 1; }
-    cmake --build "$build" --target cpu cuda exl3 tenon_conformance -j "$(nproc)" -- -k 0 > "$build.log" 2>&1 ||
+    cmake --build "$build" --target cpu cuda exl3 tenon_conformance -j "$(cmake/cores.sh)" -- -k 0 > "$build.log" 2>&1 ||
         { grep -A 6 -m 40 'error\|FAILED' "$build.log"; exit 1; }
     echo "built in $((SECONDS - began)) s"
 fi
