@@ -137,38 +137,56 @@ Status KeyStore::load() {
     if (file_.empty()) {
         return {};
     }
-    const std::lock_guard lock(mutex_);
-    auto keys = read(&seen_);
+    struct stat info = {};
+    auto keys = read(&info);
     if (!keys.ok()) {
         return keys.take_status();
     }
+    const std::lock_guard lock(mutex_);
+    seen_ = info;
     keys_ = std::make_shared<const std::vector<ApiKey>>(std::move(*keys));
     checked_us_ = host_.now_us();
     return {};
 }
 
 KeyStore::Keys KeyStore::current() {
+    {
+        const std::lock_guard lock(mutex_);
+        const int64_t now = host_.now_us();
+        if (checking_ || now - checked_us_ < kRecheckUs) {
+            return keys_;
+        }
+        checked_us_ = now;
+        checking_ = true;
+    }
+    check();
     const std::lock_guard lock(mutex_);
-    const int64_t now = host_.now_us();
-    if (now - checked_us_ < kRecheckUs) {
-        return keys_;
-    }
-    checked_us_ = now;
+    checking_ = false;
+    return keys_;
+}
+
+// By the one caller that set checking_.
+void KeyStore::check() {
+    std::unique_lock lock(mutex_);
+    const struct stat seen = seen_;
+    lock.unlock();
     struct stat info = {};
-    if (::stat(file_.c_str(), &info) == 0 && is_same_file(info, seen_)) {
-        return keys_;
+    if (::stat(file_.c_str(), &info) == 0 && is_same_file(info, seen)) {
+        return;
     }
-    const bool is_first_look = !is_same_file(info, seen_);
+    const bool is_first_look = !is_same_file(info, seen);
     auto keys = read(&info);
     if (keys.ok()) {
-        keys_ = std::make_shared<const std::vector<ApiKey>>(std::move(*keys));
-        host_.log(LogLevel::info, "http", format("re-read api_key_file keys={}", keys_->size()));
+        host_.log(LogLevel::info, "http", format("re-read api_key_file keys={}", keys->size()));
     } else if (is_first_look) {
         host_.log(LogLevel::error, "http",
                   format("keeping the old keys: {}", keys.status().message()));
     }
+    lock.lock();
+    if (keys.ok()) {
+        keys_ = std::make_shared<const std::vector<ApiKey>>(std::move(*keys));
+    }
     seen_ = info;
-    return keys_;
 }
 
 bool KeyStore::accepts(std::string_view key) {

@@ -36,22 +36,25 @@ class KeyStore {
     /// a malformed line, no key at all
     Status load();
     bool asks_for_key() const { return !file_.empty(); }
-    /// True if `key` is one of the keys. A changed file is read first; if it cannot be used, the
-    /// old keys stay and the log says why.
+    /// True if `key` is one of the keys. A changed file is read first, by one caller; others go by
+    /// the old keys meanwhile, also if the read never ends. If it cannot be used, the old keys stay
+    /// and the log says why.
     bool accepts(std::string_view key);
 
   private:
     using Keys = std::shared_ptr<const std::vector<ApiKey>>;
     Result<std::vector<ApiKey>> read(struct stat* info) const;
     Keys current();
+    void check();
 
     Host& host_;
     const std::string file_;
-    std::mutex mutex_;  // guards everything below
+    std::mutex mutex_;  // guards everything below; never held while the file is read
     // Shared, because a request compares against the list it took while another one replaces it.
     Keys keys_;
     struct stat seen_ = {};
     int64_t checked_us_ = 0;
+    bool checking_ = false;  ///< somebody looks at the file
 };
 
 }  // namespace tenon::http

@@ -48,6 +48,8 @@ class Exchange {
     bool end_stream();
 
     bool client_gone() const { return wire_.gone(); }
+    /// A piece could not be sent because the client reads nothing; else it is gone.
+    bool client_stalls() const { return wire_.stalled(); }
     /// The client went away before its answer was whole.
     void abandon() {
         close_after();

@@ -46,7 +46,8 @@ class ReplyPump {
         if (now - last_poll_us_ >= poll_us) {
             last_poll_us_ = now;
             if (exchange_.client_gone()) {
-                cancel(CancelReason::client_gone);
+                sink_.cancel(CancelReason::client_gone);
+                exchange_.abandon();
                 return Got::client_gone;
             }
             if (is_over(now)) {
@@ -62,11 +63,11 @@ class ReplyPump {
     /// An event that is there already.
     bool next_ready(SinkEvent* event) { return sink_.next(0, event); }
 
-    void cancel(CancelReason reason) {
-        sink_.cancel(reason);
-        if (reason == CancelReason::client_gone) {
-            exchange_.abandon();
-        }
+    /// After a piece that could not be sent.
+    void drop_client() {
+        sink_.cancel(exchange_.client_stalls() ? CancelReason::slow_client
+                                               : CancelReason::client_gone);
+        exchange_.abandon();
     }
 
   private:
@@ -100,7 +101,7 @@ class StreamReply {
 
     void run() {
         if (!exchange_.begin_stream("text/event-stream; charset=utf-8")) {
-            return pump_.cancel(CancelReason::client_gone);
+            return pump_.drop_client();
         }
         last_sent_us_ = exchange_.host().now_us();
         while (!is_done_ && !sink_.finished()) {
@@ -140,7 +141,7 @@ class StreamReply {
             writer_.flush();
         }
         if (!send()) {
-            pump_.cancel(CancelReason::client_gone);
+            pump_.drop_client();
             return false;
         }
         return true;
@@ -165,7 +166,7 @@ class StreamReply {
         }
         writer_.out() += ": keepalive\n\n";
         if (!send()) {
-            pump_.cancel(CancelReason::client_gone);
+            pump_.drop_client();
             return false;
         }
         return true;

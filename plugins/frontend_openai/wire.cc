@@ -84,7 +84,8 @@ bool Wire::write(std::string_view bytes) {
         } catch (const Poco::Exception&) {
             sent = 0;
         }
-        if (!deadline_.disarm() || sent <= 0) {
+        stalled_ = !deadline_.disarm();
+        if (stalled_ || sent <= 0) {
             return false;
         }
         bytes.remove_prefix(static_cast<size_t>(sent));

@@ -35,6 +35,8 @@ class Wire {
 
     /// Writes everything. False: the peer is gone, or took nothing for `write_stall_us`.
     bool write(std::string_view bytes);
+    /// The last write failed because the peer took nothing.
+    bool stalled() const { return stalled_; }
     /// The peer closed, half-closed or reset the connection.
     bool gone() const;
     Deadline& deadline() { return deadline_; }
@@ -51,6 +53,7 @@ class Wire {
     Deadline& deadline_;
     Host& host_;
     const int64_t write_stall_us_;
+    bool stalled_ = false;
     size_t begin_ = 0, end_ = 0;
     char buffer_[8192];
 };

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Connections: keys, limits, deadlines, clients that vanish or stand still, the orderly end.
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <chrono>
 #include <fstream>
+#include <future>
 #include <thread>
 
+#include "fakes/fake_host.h"
+#include "plugins/frontend_openai/auth.h"
 #include "protocol/frontend_rig.h"
 
 namespace tenon::testing {
@@ -153,6 +157,40 @@ TEST(Keys, Changed_file_is_read_and_a_bad_one_keeps_the_old_keys) {
     EXPECT_FALSE(rig.host.logged(LogLevel::debug, "nonsense"));
 }
 
+TEST(Keys, File_whose_read_does_not_end_holds_up_one_caller) {
+    TempDir dir;
+    const std::string file = dir.path() / "keys";
+    write_file(file, "a: first\n");
+    fakes::FakeHost host;
+    http::KeyStore keys(host, file);
+    ASSERT_TRUE(keys.load().ok());
+    // A pipe that nobody writes: opening it waits as a dead file system does.
+    std::filesystem::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    host.advance(2'000'000);
+    const auto ask = [&] { return keys.accepts("first"); };
+    std::future<bool> callers[] = {std::async(std::launch::async, ask),
+                                   std::async(std::launch::async, ask)};
+    const auto is_back = [](std::future<bool>& f) {
+        return f.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    };
+
+    EXPECT_TRUE(
+        FrontendRig::eventually([&] { return is_back(callers[0]) || is_back(callers[1]); }));
+
+    EXPECT_FALSE(is_back(callers[0]) && is_back(callers[1]));
+    host.advance(2'000'000);  // time to look again, if nobody were
+    std::future<bool> third = std::async(std::launch::async, ask);
+    EXPECT_TRUE(FrontendRig::eventually([&] { return is_back(third); }));
+    const int pipe = ::open(file.c_str(), O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(pipe, 0);
+    ::close(pipe);
+    EXPECT_TRUE(callers[0].get());
+    EXPECT_TRUE(callers[1].get());
+    EXPECT_TRUE(third.get());
+    EXPECT_EQ(host.count_lines("keeping the old keys"), 1);
+}
+
 TEST(Keys, File_that_others_can_read_is_refused_at_start) {
     TempDir dir;
     for (const auto& [text, mode, says] :
@@ -282,6 +320,7 @@ TEST(SlowClient, That_reads_nothing_stops_taking_events_and_is_dropped) {
     EXPECT_TRUE(FrontendRig::eventually([&] { return rig.engine.open_sinks() == 0; }));
     EXPECT_LT(rig.engine.events_taken(), 20'000);
     EXPECT_EQ(rig.engine.cancelled(), 1);
+    EXPECT_EQ(rig.engine.last_cancel(), CancelReason::slow_client);
 }
 
 TEST(VanishedClient, Cancels_its_stream) {
