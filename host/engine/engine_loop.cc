@@ -138,6 +138,12 @@ std::vector<MemoryEntry> engine_memory(const EngineSettings& settings, const Mod
     entries[2].count = settings.slots;
     entries[2].bytes = 3 * settings.slots * engine::TokenHistory::bytes(c.context_tokens);
     entries[2].note = "tokens of each slot and parked reply, with an index for copies";
+    MemoryEntry& overflow = entries.emplace_back();
+    overflow.tag = "queues";
+    overflow.place = PlanPlace::host;
+    overflow.count = settings.slots;
+    overflow.bytes = settings.slots * engine::SinkRing::kOverflowBytes;
+    overflow.note = "text of running replies that came in one piece, at most";
     if (settings.replay_bytes > 0) {
         MemoryEntry& replay = entries.emplace_back();
         replay.tag = "replay";

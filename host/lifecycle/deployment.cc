@@ -332,6 +332,7 @@ Status Deployment::plan_for(const ModelRequest& r, MemoryReport* out) {
     const DeviceInfo device = device_->info();
     out->own_memory = !device.cpu && !device.unified_memory;
     out->device_free = device.bytes_free;
+    out->device_reserve = profile_.bag("memory").integer("device_reserve");
     return {};
 }
 

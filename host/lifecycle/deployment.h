@@ -33,7 +33,8 @@ struct MemoryReport {
     /// The device has memory of its own: its entries count against `device_free` and the rest
     /// against `available`. Else (CPUs, unified memory) all is one pool.
     bool own_memory = false;
-    int64_t device_free = 0;  ///< of such a device, when the plan was made
+    int64_t device_free = 0;     ///< of such a device, when the plan was made
+    int64_t device_reserve = 0;  ///< of such a device's memory
     /// Bytes of all entries that take memory.
     int64_t total() const { return device_total() + host_total(); }
     int64_t device_total() const;

@@ -65,7 +65,8 @@ int64_t MemoryReport::host_total() const {
 }
 
 bool MemoryReport::fits() const {
-    return own_memory ? device_total() <= device_free && host_total() + reserve <= available
+    return own_memory ? device_total() + device_reserve <= device_free &&
+                            host_total() + reserve <= available
                       : total() + reserve <= available;
 }
 
@@ -75,10 +76,10 @@ std::string MemoryReport::needs() const {
                       size_text(reserve), size_text(available));
     }
     return format(
-        "the plan needs {} of the device's memory, free are {}; of the host's {} and a reserve of "
-        "{}, available are {}",
-        size_text(device_total()), size_text(device_free), size_text(host_total()),
-        size_text(reserve), size_text(available));
+        "the plan needs {} of the device's memory and memory.device_reserve = {}, free are {}; of "
+        "the host's {} and memory.reserve = {}, available are {}",
+        size_text(device_total()), size_text(device_reserve), size_text(device_free),
+        size_text(host_total()), size_text(reserve), size_text(available));
 }
 
 std::string MemoryReport::table() const {
@@ -101,6 +102,7 @@ std::string MemoryReport::table() const {
     };
     if (own_memory) {
         line("sum on the device", device_total());
+        line("memory.device_reserve", device_reserve);
         line("free on the device", device_free);
         line("sum on the host", host_total());
     } else {

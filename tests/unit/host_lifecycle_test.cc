@@ -299,20 +299,24 @@ TEST(MemoryReport, Memory_of_a_device_is_compared_with_the_device) {
                  {"tables", "", PlanPlace::disk, 5000, 1}};
     r.reserve = 100;
     r.own_memory = true;
-    r.device_free = 1000;
+    r.device_reserve = 70;
+    r.device_free = 1070;
     r.available = 150;
     EXPECT_TRUE(r.fits());
-    r.device_free = 999;
+    r.device_free = 1069;
     EXPECT_FALSE(r.fits());
-    EXPECT_EQ(r.needs().rfind("the plan needs 1000 B of the device's memory, free are 999 B", 0),
+    EXPECT_EQ(r.needs().rfind("the plan needs 1000 B of the device's memory and "
+                              "memory.device_reserve = 70 B, free are 1.04 KiB",
+                              0),
               0U)
         << r.needs();
     EXPECT_NE(r.table().find("free on the device"), std::string::npos) << r.table();
-    r.device_free = 1000;
+    EXPECT_NE(r.table().find("memory.device_reserve"), std::string::npos) << r.table();
+    r.device_free = 1070;
     r.available = 149;
     EXPECT_FALSE(r.fits());
 
-    // Unified memory: one pool.
+    // Unified memory: one pool, with the host's reserve.
     r.own_memory = false;
     r.available = 1149;
     EXPECT_FALSE(r.fits());
