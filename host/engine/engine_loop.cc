@@ -274,7 +274,7 @@ struct EngineLoop::Impl {
     engine::EngineCore core;
     std::atomic<uint64_t> next_id{1};
     std::atomic<EngineState> state{EngineState::loading};
-    std::atomic<bool> stopping{false};
+    std::atomic<bool> stopping{false}, left_behind{false};
     std::thread thread;
 
     std::mutex mutex;  // guards warm, warm_status, ended
@@ -424,7 +424,14 @@ Status EngineLoop::start() {
     }
     i.thread = std::thread([&i] { i.run(); });
     std::unique_lock<std::mutex> lock(i.mutex);
-    i.warmed.wait(lock, [&i] { return i.warm; });
+    if (!i.warmed.wait_for(lock, std::chrono::microseconds(i.settings.warm_up_us),
+                           [&i] { return i.warm; })) {
+        i.set_state(EngineState::failed);
+        return error(Code::deadline,
+                     "the model's first passes did not end within {} s (engine.warm_up); does the "
+                     "device answer, or is it that slow?",
+                     i.settings.warm_up_us / 1'000'000);
+    }
     return i.warm_status.copy();
 }
 
@@ -476,10 +483,18 @@ void EngineLoop::stop() noexcept {
         i.thread.join();
         i.core.settle();
     }
-    if (i.tier) {
-        i.tier->stop();
+    if (i.tier && !i.tier->stop()) {
+        i.left_behind.store(true, std::memory_order_release);
+        i.host.log(
+            LogLevel::error, "engine",
+            format("kv_spill.dir={}: its disk ended nothing for {} s; a thread is left behind",
+                   i.settings.spill_dir, engine::SpillTier::kStopUs / 1'000'000));
     }
     i.delivery.stop();
+}
+
+bool EngineLoop::left_behind() const noexcept {
+    return impl_->left_behind.load(std::memory_order_acquire);
 }
 
 EngineState EngineLoop::state() const noexcept {

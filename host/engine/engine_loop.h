@@ -34,7 +34,8 @@ class EngineLoop final : public Engine {
     /// Starts both threads, warms the model up on the engine thread and returns when the engine is
     /// ready.
     ///
-    /// errors  the model's warm-up error; the loop is then in state failed
+    /// errors  the model's warm-up error; deadline: it did not end within `warm_up_us`, and the
+    ///         engine thread is still in it. The loop is then in state failed
     Status start();
 
     /// From now on `submit` answers unavailable "draining"; running and waiting requests go on. Any
@@ -54,6 +55,9 @@ class EngineLoop final : public Engine {
 
     /// Ends all requests (`shutdown`) and both threads. Idempotent; also called by release().
     void stop() noexcept;
+    /// After `stop`: a thread of the disk tier waits for a disk that does not answer and may still
+    /// use staging memory. The process should end without giving memory back.
+    bool left_behind() const noexcept;
 
     EngineState state() const noexcept;
 

@@ -68,6 +68,7 @@ struct EngineSettings {
     int64_t fairness_us = 60'000'000;
     int64_t fairness_background_us = 600'000'000;
     int64_t slow_client_limit_us = 30'000'000;
+    int64_t warm_up_us = 1'800'000'000;  ///< for the model's first passes
 
     SamplingDefaults sampling;
 

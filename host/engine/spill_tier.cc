@@ -2,80 +2,110 @@
 // Queues and threads in front of the store.
 #include "host/engine/spill_tier.h"
 
+#include <chrono>
+
 namespace tenon::engine {
 
-SpillTier::SpillTier(std::unique_ptr<SpillStore> store) : store_(std::move(store)) {}
-
-void SpillTier::start(Host& host, std::shared_ptr<WakeEvent> wake) {
-    wake_ = std::move(wake);
-    writing_.thread = std::thread([this, &host] { run(writing_, host, true); });
-    reading_.thread = std::thread([this, &host] { run(reading_, host, false); });
+SpillTier::SpillTier(std::unique_ptr<SpillStore> store) : shared_(std::make_shared<Shared>()) {
+    shared_->store = std::move(store);
 }
 
-void SpillTier::stop() noexcept {
+void SpillTier::start(Host& host, std::shared_ptr<WakeEvent> wake) {
+    shared_->wake = std::move(wake);
+    const auto begin = [&](Worker Shared::*worker, bool writes) {
+        const std::lock_guard<std::mutex> lock(shared_->mutex);
+        std::thread thread([shared = shared_, worker, writes, &host] {
+            host.register_thread(writes ? "spill-write" : "spill-read");
+            shared->run((*shared).*worker, writes);
+        });
+        ++shared_->running;
+        return thread;
+    };
+    writing_ = begin(&Shared::writing, true);
+    reading_ = begin(&Shared::reading, false);
+}
+
+bool SpillTier::stop(int64_t limit_us) noexcept {
+    Shared& s = *shared_;
     {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        stopping_ = true;
+        std::unique_lock<std::mutex> lock(s.mutex);
+        s.stopping = true;
+        s.writing.pushed.notify_all();
+        s.reading.pushed.notify_all();
+        // As long as something comes to its end the disk is slow, not dead.
+        for (int64_t seen = -1; s.running > 0 && seen != s.commands_ended;) {
+            seen = s.commands_ended;
+            s.ended.wait_for(lock, std::chrono::microseconds(limit_us),
+                             [&] { return s.running == 0 || s.commands_ended != seen; });
+        }
+        left_behind_ = left_behind_ || s.running > 0;
     }
-    for (Worker* worker : {&writing_, &reading_}) {
-        worker->pushed.notify_all();
-        if (worker->thread.joinable()) {
-            worker->thread.join();
+    for (std::thread* thread : {&writing_, &reading_}) {
+        if (thread->joinable() && left_behind_) {
+            thread->detach();
+        } else if (thread->joinable()) {
+            thread->join();
         }
     }
+    return !left_behind_;
 }
 
 bool SpillTier::push(const SpillCommand& command) {
-    Worker& worker = is_write(command) ? writing_ : reading_;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const bool taken = !stopping_ && worker.commands.push(command);
+    Shared& s = *shared_;
+    Worker& worker = is_write(command) ? s.writing : s.reading;
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    const bool taken = !s.stopping && worker.commands.push(command);
     worker.pushed.notify_one();
     return taken;
 }
 
-void SpillTier::answer(const SpillEvent& event) {
+void SpillTier::Shared::answer(const SpillEvent& event) {
     {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const std::lock_guard<std::mutex> lock(mutex);
         // The planner has at most kSpillJobs commands under way.
-        TENON_CHECK(events_.push(event), "{} answers wait", events_.count);
+        TENON_CHECK(events.push(event), "{} answers wait", events.count);
     }
-    if (wake_) {
-        wake_->signal();
+    if (wake) {
+        wake->signal();
     }
 }
 
 bool SpillTier::pop(SpillEvent* out) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return events_.pop(out);
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    return shared_->events.pop(out);
 }
 
-void SpillTier::run(Worker& worker, Host& host, bool writes) {
-    host.register_thread(writes ? "spill-write" : "spill-read");
+void SpillTier::Shared::run(Worker& worker, bool writes) {
+    std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
         SpillCommand command;
-        {
-            std::unique_lock<std::mutex> lock(mutex_);
-            worker.pushed.wait(lock, [&] { return worker.commands.count > 0 || stopping_; });
-            if (!worker.commands.pop(&command)) {
-                return;
-            }
+        worker.pushed.wait(lock, [&] { return worker.commands.count > 0 || stopping; });
+        if (!worker.commands.pop(&command)) {
+            break;
         }
+        lock.unlock();
         SpillEvent event;
-        if (writes ? store_->write(command, &event) : store_->read(command, &event)) {
+        if (writes ? store->write(command, &event) : store->read(command, &event)) {
             answer(event);
         }
+        lock.lock();
+        ++commands_ended;
+        ended.notify_all();
     }
+    --running;
+    ended.notify_all();
 }
 
 void SpillTier::run_here() {
-    for (Worker* worker : {&writing_, &reading_}) {
+    Shared& s = *shared_;
+    for (Worker* worker : {&s.writing, &s.reading}) {
         SpillCommand command;
         while (worker->commands.pop(&command)) {
             SpillEvent event;
-            const bool has_answer = worker == &writing_ ? store_->write(command, &event)
-                                                        : store_->read(command, &event);
+            const bool has_answer = worker == &s.writing ? s.store->write(command, &event)
+                                                         : s.store->read(command, &event);
             if (has_answer) {
-                answer(event);
+                s.answer(event);
             }
         }
     }

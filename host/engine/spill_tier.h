@@ -15,28 +15,31 @@ namespace tenon::engine {
 /// for copies of a command or an answer only.
 class SpillTier {
   public:
+    static constexpr int64_t kStopUs = 10'000'000;
     explicit SpillTier(std::unique_ptr<SpillStore> store);
     ~SpillTier() { stop(); }
 
     /// Starts both threads; `wake` is signalled with every answer. Without it `take` runs what was
     /// pushed, on the caller's thread (tests with a clock of their own).
     void start(Host& host, std::shared_ptr<WakeEvent> wake);
-    /// Finishes what was pushed, then ends the threads. Idempotent.
-    void stop() noexcept;
+    /// Finishes what was pushed, then ends the threads. False: a disk ended no command for
+    /// `limit_us`, and its thread is left behind with the store and whatever memory the command
+    /// names: the process should end without giving memory back. Idempotent.
+    bool stop(int64_t limit_us = kStopUs) noexcept;
 
     /// False: the queue is full.
     bool push(const SpillCommand& command);
     /// Calls f(event) for each answer since the last call.
     template <class F>
     void take(F&& f) {
-        if (!writing_.thread.joinable()) {
+        if (!writing_.joinable()) {
             run_here();
         }
         for (SpillEvent event; pop(&event);) {
             f(event);
         }
     }
-    Span<const SpillFile> found() const { return store_->found(); }
+    Span<const SpillFile> found() const { return shared_->store->found(); }
 
   private:
     template <class T>
@@ -61,23 +64,32 @@ class SpillTier {
         }
     };
     struct Worker {
-        std::thread thread;
         std::condition_variable pushed;
         Ring<SpillCommand> commands;
     };
+    /// With both threads: one that a disk never gives back outlives the tier.
+    struct Shared {
+        std::unique_ptr<SpillStore> store;
+        std::shared_ptr<WakeEvent> wake;
+        std::mutex mutex;  // guards what follows
+        Worker writing, reading;
+        Ring<SpillEvent> events;
+        std::condition_variable ended;  ///< a command or a thread
+        int64_t commands_ended = 0;
+        int running = 0;
+        bool stopping = false;
 
-    void run(Worker& worker, Host& host, bool writes);
+        void run(Worker& worker, bool writes);
+        void answer(const SpillEvent& event);
+    };
+
     void run_here();
-    void answer(const SpillEvent& event);
     bool pop(SpillEvent* out);
     static bool is_write(const SpillCommand& c) { return c.kind <= SpillCommandKind::remove; }
 
-    std::unique_ptr<SpillStore> store_;
-    std::shared_ptr<WakeEvent> wake_;
-    std::mutex mutex_;  // guards rings and stopping_
-    Worker writing_, reading_;
-    Ring<SpillEvent> events_;
-    bool stopping_ = false;
+    std::shared_ptr<Shared> shared_;
+    std::thread writing_, reading_;
+    bool left_behind_ = false;
 };
 
 }  // namespace tenon::engine

@@ -561,6 +561,7 @@ EngineSettings Deployment::engine_settings(const ModelRequest& request) const {
     s.fairness_us = engine.integer("fairness");
     s.fairness_background_us = engine.integer("fairness_background");
     s.slow_client_limit_us = engine.integer("slow_client_limit");
+    s.warm_up_us = engine.integer("warm_up");
     s.sampling.temperature = static_cast<float>(sampling.number("temperature"));
     s.sampling.top_p = static_cast<float>(sampling.number("top_p"));
     s.sampling.min_p = static_cast<float>(sampling.number("min_p"));

@@ -42,6 +42,8 @@ class Server {
         if (status.ok()) {
             signals_.take_over();
             loop();
+        } else if (warm_up_hangs_) {
+            end_as_it_stands(status.message(), code_);  // its thread cannot be joined
         } else {
             stop(0);
         }
@@ -83,7 +85,9 @@ class Server {
         host.publish(Engine::kFacet, engine_.get());
         TENON_TRY(start_frontends());
         // Listening begins before the warm-up: until it ends, requests get 503 and /health says so.
-        TENON_TRY(keep_code(engine_->start().with_context("warm-up")));
+        Status warmed = engine_->start();
+        warm_up_hangs_ = warmed.code() == Code::deadline;
+        TENON_TRY(keep_code(warmed.with_context("warm-up")));
         for (Frontend* f : frontends_) {
             if (!f->url().empty()) {
                 log_line(LogLevel::info, "serve",
@@ -181,11 +185,16 @@ class Server {
         if (stats.running + stats.waiting == 0 || stats.last_step_age_us < kStallUs) {
             return;
         }
-        log_line(LogLevel::error, "serve",
-                 format("stalled: no step ended for {} s; ending exit_code={}",
-                        stats.last_step_age_us / 1'000'000, int{kExitInternal}));
+        end_as_it_stands(
+            format("stalled: no step ended for {} s", stats.last_step_age_us / 1'000'000),
+            kExitInternal);
+    }
+
+    /// Where a thread cannot be joined, and may still use memory.
+    [[noreturn]] static void end_as_it_stands(StrView why, int exit_code) {
+        log_line(LogLevel::error, "serve", format("{}; ending exit_code={}", why, exit_code));
         log_flush();
-        std::_Exit(kExitInternal);
+        std::_Exit(exit_code);
     }
 
     void stop(int64_t drain_us) {
@@ -215,12 +224,15 @@ class Server {
             engine_->stop();
         }
         host.publish(Engine::kFacet, nullptr);
-        frontends_.clear();
-        d_.release_last(created_);
-        engine_.reset();
         if (const int failed = failure_code_.load(std::memory_order_acquire)) {
             code_ = failed;  // also when it failed while draining
         }
+        if (engine_ && engine_->left_behind()) {
+            end_as_it_stands("the disk of kv_spill.dir does not answer", code_);
+        }
+        frontends_.clear();
+        d_.release_last(created_);
+        engine_.reset();
     }
 
     /// Kept prefixes go to disk, until the deadline or a second signal.
@@ -250,6 +262,7 @@ class Server {
     MemoryWatch watch_;
     HeapTrim trim_;
     bool named_others_ = false;
+    bool warm_up_hangs_ = false;
     Ref<EngineLoop> engine_;
     std::vector<Frontend*> frontends_;
     size_t created_ = 0;

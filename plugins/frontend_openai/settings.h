@@ -16,7 +16,7 @@ struct Timing {
     int64_t body_grace_us = 30'000'000;    ///< a body may take this long plus bytes / body_rate
     int64_t body_rate = 32 * 1024;         ///< bytes a second
     /// One write that takes nothing: the client is slow, as one that keeps its sink blocked for
-    /// slow_client_limit is (engine.md 6.2); it needs no full sink, so it ends slow replies too.
+    /// slow_client_limit is (engine.md 6); it needs no full sink, so it ends slow replies too.
     int64_t write_stall_us = 40'000'000;
     int64_t poll_us = 100'000;      ///< how often a waiting reply looks at its socket
     int64_t linger_us = 2'000'000;  ///< reading on after a refusal, so that it arrives

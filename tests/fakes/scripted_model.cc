@@ -117,6 +117,9 @@ std::vector<uint64_t> ScriptedModel::cells(uint32_t slot, int64_t length) const 
 }
 
 Status ScriptedModel::warm_up(const WarmUp&, CostTable* out) noexcept {
+    if (warm_hook_) {
+        warm_hook_();
+    }
     TENON_TRY(fault(FaultAt::warm_up, 0));
     out->window_us = costs_;
     out->draft_us = costs_;

@@ -56,6 +56,8 @@ class ScriptedModel final : public Implements<ScriptedModel, Model>, private Mod
     void inject(FaultAt where, Code code, uint64_t step = 0);
     /// Rows of this request at or after `position` report `status`. One request at a time.
     void fail_rows(uint64_t request, int64_t position, RowStatus status);
+    /// Runs in `warm_up`, which it may hold up.
+    void on_warm_up(std::function<void()> hook) { warm_hook_ = std::move(hook); }
     /// Sees each plan before it runs.
     void on_submit(std::function<void(const StepPlan&)> hook) { hook_ = std::move(hook); }
     /// Results break the contract: an emitted token too many.
@@ -172,6 +174,7 @@ class ScriptedModel final : public Implements<ScriptedModel, Model>, private Mod
 
     std::function<std::vector<int32_t>(const std::vector<int32_t>&)> script_;
     std::function<void(const StepPlan&)> hook_;
+    std::function<void()> warm_hook_;
     std::atomic<uint64_t> steps_{0};
     std::atomic<bool> aborted_{false};
     bool has_fault_ = false, break_results_ = false;

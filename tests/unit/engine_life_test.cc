@@ -319,6 +319,26 @@ TEST(EngineLife, A_failed_warm_up_is_returned_by_start) {
     bench.loop->stop();
 }
 
+TEST(EngineLife, A_warm_up_that_does_not_end_is_an_error_of_start) {
+    EngineSettings settings;
+    settings.warm_up_us = 20'000;
+    LoopBench bench({}, settings);
+    std::atomic<bool> stuck{true};
+    bench.model.on_warm_up([&] { stuck.wait(true); });
+
+    const Status status = bench.loop->start();
+
+    EXPECT_EQ(status.code(), Code::deadline);
+    EXPECT_NE(status.message().view().find("did not end within 0 s (engine.warm_up)"),
+              std::string_view::npos)
+        << status.message().view();
+    EXPECT_EQ(bench.loop->state(), EngineState::failed);
+    stuck = false;
+    stuck.notify_all();
+    bench.loop->stop();
+    EXPECT_EQ(bench.loop->state(), EngineState::failed);
+}
+
 TEST(EngineLife, Before_start_and_after_drain_requests_are_refused) {
     LoopBench bench;
     Ask ask;

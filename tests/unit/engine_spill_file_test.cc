@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Spill files: format, damage of every kind, the scan at start, full disks (engine.md 4.5, 7, 9:
 // 25).
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "host/engine/spill_tier.h"
 #include "tests/fakes/fake_host.h"
@@ -352,9 +355,49 @@ TEST_F(Spill, Threads_answer_every_piece_in_order) {
         tier.take([&](const SpillEvent& e) { jobs.push_back(e.job); });
     }
     EXPECT_EQ(jobs, (std::vector<uint64_t>{1, 2, 3}));
-    tier.stop();
+    EXPECT_TRUE(tier.stop());
+    EXPECT_TRUE(tier.stop());
     EXPECT_TRUE(fs::exists(path_of(f)));
     EXPECT_FALSE(tier.push(c)) << "after the end nothing is taken";
+}
+
+TEST_F(Spill, A_disk_that_does_not_answer_is_left_behind_at_the_end) {
+    auto s = open();
+    SpillFile f = file_of(501, 3);
+    store(*s, &f);
+    auto wake = std::make_shared<WakeEvent>();
+    std::vector<uint8_t> to(static_cast<size_t>(3 * kPage + kSnapshot));
+    const std::vector<SpillFile> chain{f};
+    // A pipe that nobody writes: opening it waits as a dead disk does.
+    fs::remove(path_of(f));
+    ASSERT_EQ(::mkfifo(path_of(f).c_str(), 0600), 0);
+    {
+        SpillTier tier(std::move(s));
+        tier.start(host_, wake);
+        SpillCommand c;
+        c.kind = SpillCommandKind::load_begin;
+        c.chain = chain;
+        c.symbols = symbols_;
+        ASSERT_TRUE(tier.push(c));
+        c.kind = SpillCommandKind::read_piece;
+        c.pages = 3;
+        c.snapshot = true;
+        c.to = to;
+        ASSERT_TRUE(tier.push(c));
+
+        EXPECT_FALSE(tier.stop(20'000));
+        EXPECT_FALSE(tier.stop(20'000));
+    }
+    EXPECT_EQ(wake.use_count(), 2) << "the reader and what it holds";
+
+    const int pipe = ::open(path_of(f).c_str(), O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(pipe, 0);
+    ::close(pipe);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (wake.use_count() > 1 && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+    }
+    EXPECT_EQ(wake.use_count(), 1);
 }
 
 }  // namespace
