@@ -479,6 +479,7 @@ Status EngineCore::submit(const StepPlan& plan) {
                               buffer.size() * sizeof(uint64_t));
     uint64_t size = 0;
     TENON_TRY(plan::encode(plan, &plan_digest, bytes, &size));
+    plans_.note(plan, size);
     if (recorder_ != nullptr) {
         record_imports(plan);
         recorder_->on_plan({bytes.data, size});

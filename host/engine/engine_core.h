@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/engine/delivery.h"
+#include "host/engine/plan_log.h"
 #include "host/engine/plan_mirror.h"
 #include "host/engine/planner.h"
 #include "host/engine/seq_lock.h"
@@ -88,6 +89,7 @@ class EngineCore {
     const Planner& planner() const { return planner_; }
     const PlanMirror& mirror() const { return mirror_; }
     uint64_t steps() const { return step_; }
+    const PlanLog& plans() const { return plans_; }
     /// Cause of the error that `round` returned.
     static EndCause cause_of(const Status& status, int32_t world);
 
@@ -128,6 +130,7 @@ class EngineCore {
     Planner planner_;
     PlanMirror mirror_;
     plan::Decoder decoder_;
+    PlanLog plans_;
 
     std::vector<Request*> requests_;  // with a reply that has not ended; by arrival
     std::vector<PlannerEvent> events_;

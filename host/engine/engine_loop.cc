@@ -370,6 +370,11 @@ void EngineLoop::Impl::fail(const Status& status) {
     host.log(LogLevel::error, "engine",
              format("failed event={} exit={} step={} cause: {}", failure.event, failure.exit_code,
                     core.steps(), failure.message));
+    if (cause == EndCause::internal) {
+        core.plans().each_line([&](const std::string& line) {
+            host.log(LogLevel::error, "engine", format("plan {}", line));
+        });
+    }
     core.fail(cause);
     if (settings.on_failure) {
         settings.on_failure(failure);

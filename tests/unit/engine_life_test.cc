@@ -301,7 +301,46 @@ TEST(EngineLife, Each_model_error_ends_all_streams_with_its_event_and_exit_code)
         EXPECT_EQ(bench.failure.exit_code, c.exit_code);
         EXPECT_EQ(bench.failure.event, c.event);
         EXPECT_NE(bench.failure.message.find("injected fault"), std::string::npos);
+        const bool internal = std::string(c.event) == "internal";
+        EXPECT_EQ(bench.host.count_lines("engine: plan step="), internal ? 9 : 0) << c.event;
+        EXPECT_EQ(bench.host.count_lines("engine: plan step=9 "), internal ? 1 : 0) << c.event;
     }
+}
+
+TEST(EngineLife, The_last_plans_are_kept_in_short) {
+    engine::PlanLog log;
+    std::vector<plan::Window> windows(18);
+    for (size_t i = 0; i < windows.size(); ++i) {
+        windows[i].slot = static_cast<uint32_t>(i);
+        windows[i].generation = 7;
+        windows[i].position = 100;
+        windows[i].rows = 3;
+    }
+    plan::Chunk chunk;
+    chunk.slot = 2;
+    chunk.generation = 1;
+    chunk.begin = 64;
+    chunk.end = 80;
+    const std::vector<int32_t> secrets{123'456};
+    for (uint64_t step = 1; step <= 70; ++step) {
+        StepPlan p;
+        p.header.step = step;
+        p.windows = Span<const plan::Window>(windows).subspan(0, step == 70 ? 18 : 1);
+        if (step == 69) {
+            p.chunks = {&chunk, 1};
+        }
+        p.tokens = secrets;
+        log.note(p, 1000 + step);
+    }
+    std::vector<std::string> lines;
+    log.each_line([&](const std::string& line) { lines.push_back(line); });
+
+    ASSERT_EQ(lines.size(), 64U);
+    EXPECT_EQ(lines[0], "step=7 bytes=1007 windows=[0.7@100..103] chunks=[]");
+    EXPECT_EQ(lines[62], "step=69 bytes=1069 windows=[0.7@100..103] chunks=[2.1@64..80]");
+    EXPECT_EQ(lines[63].rfind("step=70 bytes=1070 windows=[0.7@100..103 1.7@100..103 ", 0), 0U);
+    EXPECT_NE(lines[63].find(" 15.7@100..103 and 2 more] chunks=[]"), std::string::npos)
+        << lines[63];
 }
 
 TEST(EngineLife, Lost_peers_are_told_as_such_only_in_a_group) {
