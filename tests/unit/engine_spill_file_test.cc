@@ -390,9 +390,11 @@ TEST_F(Spill, A_disk_that_does_not_answer_is_left_behind_at_the_end) {
     }
     EXPECT_EQ(wake.use_count(), 2) << "the reader and what it holds";
 
+    wake->announce();
     const int pipe = ::open(path_of(f).c_str(), O_WRONLY | O_CLOEXEC);
     ASSERT_GE(pipe, 0);
     ::close(pipe);
+    wake->wait(30'000'000);  // the answer: what the command names is not used any more
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (wake.use_count() > 1 && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::yield();
