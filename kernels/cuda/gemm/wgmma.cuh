@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "../common/wgmma.cuh"
+
 namespace tenon::gemm::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -13,17 +15,9 @@ namespace tenon::gemm::cuda {
 #define TENON_HAS_WGMMA 0
 #endif
 
-__device__ __forceinline__ void wgmma_fence() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-/// Waits until at most kPending groups are open.
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
+using tenon::cuda::wgmma_commit;
+using tenon::cuda::wgmma_fence;
+using tenon::cuda::wgmma_wait;
 
 /// Descriptor of rows of 128 bytes whose chunks are swizzled as in dense.h; `shared` is an address
 /// in shared memory, the first of eight rows at a multiple of 1024. One step of 16 columns adds 2.
