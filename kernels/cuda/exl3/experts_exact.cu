@@ -319,10 +319,10 @@ cudaError_t launch(void (*kernel)(Argument), dim3 grid, int threads, int shared_
 }
 
 // Warps of a block, two of which share a multiprocessor; 0: not even one fits.
-int stream_warps(int twice_k) {
+int stream_warps(int twice_k, int stages) {
     const int half = std::min(
         shared_most(), device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - 1024);
-    return std::min(kStreamWarps, half / stream_bytes(twice_k, 1));
+    return std::min(kStreamWarps, half / stream_bytes(twice_k, 1, stages));
 }
 
 cudaError_t launch_stream(UnitStream stream_call, int twice_k, cudaStream_t stream) {
@@ -332,18 +332,21 @@ cudaError_t launch_stream(UnitStream stream_call, int twice_k, cudaStream_t stre
     if (status != cudaSuccess) {
         return status;
     }
+    // Warps matter more than a second stage.
+    const int stages = stream_warps(twice_k, 2) == kStreamWarps ? 2 : 1;
+    const int warps = stream_warps(twice_k, stages);
+    stream_call.stages = stages;
     stream_call.stage_bytes = stage_bytes(twice_k);
-    const int warps = stream_warps(twice_k);
     const int blocks = 2 * device_attribute(cudaDevAttrMultiProcessorCount);
     return launch(stream_kernel, dim3(static_cast<unsigned int>(blocks)), 32 * warps,
-                  stream_bytes(twice_k, warps), stream_call, stream);
+                  stream_bytes(twice_k, warps, stages), stream_call, stream);
 }
 
 }  // namespace
 
 bool experts_fit(int twice_k_up, int k_up, int twice_k_down, int k_down, int k) {
     return k <= kMostSlots && k_up <= kMostExactK && k_down <= kMostExactK &&
-           stream_warps(twice_k_up) > 0 && stream_warps(twice_k_down) > 0;
+           stream_warps(twice_k_up, 1) > 0 && stream_warps(twice_k_down, 1) > 0;
 }
 
 cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
@@ -353,7 +356,7 @@ cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
         launch(prepare_kernel, dim3(2, entries + 1), kPrepareThreads, 0, c, stream);
     if (status == cudaSuccess) {
         status = launch_stream({s.groups, s.items, 2, c.k_up / kUnit, c.k_down / kBlock, false,
-                                s.digits_up, s.sums_up, 0},
+                                s.digits_up, s.sums_up, 0, 0},
                                c.twice_k_up, stream);
     }
     if (status == cudaSuccess) {
@@ -362,7 +365,7 @@ cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
     if (status == cudaSuccess) {
         status =
             launch_stream({s.groups, s.items + 2 * most_groups(c.rows, c.k), 1, c.k_down / kUnit,
-                           c.blocks_down, true, s.digits_down, s.sums_down, 0},
+                           c.blocks_down, true, s.digits_down, s.sums_down, 0, 0},
                           c.twice_k_down, stream);
     }
     if (status == cudaSuccess) {

@@ -5,8 +5,9 @@
 // A pair is 64 rows x 128 columns of one matrix: two units that lie side by side. Pairs lie k
 // first, columns next, so a matrix is one stream of packed words. A warp decodes a contiguous range
 // of the list for up to four rows and adds its exact integer sums to memory whenever the columns
-// change: how the list is cut shows in no bit. Warps never wait for each other. Each has two stages
-// that hold a pair, filled by bulk copies; digits of rows come from the L2 cache, a pair ahead.
+// change: how the list is cut shows in no bit. Warps never wait for each other. Each has one or
+// two stages that hold a pair, filled by bulk copies; digits of rows come from the L2 cache, a pair
+// ahead.
 #pragma once
 
 #include "exact.cuh"
@@ -16,7 +17,6 @@ namespace tenon::exl3::cuda {
 
 constexpr int kStreamWarps = 8;  ///< of a block, at most; two blocks a multiprocessor
 constexpr int kStreamThreads = 32 * kStreamWarps;
-constexpr int kStreamStages = 2;
 constexpr int kStageHeader = 128;  ///< its barrier
 constexpr int kRowDigits = 128;    ///< bytes of a row's digits of 64 channels
 
@@ -27,9 +27,9 @@ struct UnitStream {
     int units_k, pairs_n;  ///< of 64 rows and 128 columns
     /// The list was complete before the previous kernel started: weights need not wait for it.
     bool listed;
-    const uint8_t* digits;  ///< [entries][projections][units_k][kRowDigits]
-    int64_t* sums;          ///< [entries][projections][128 pairs_n]
-    int stage_bytes;        ///< set by the launcher
+    const uint8_t* digits;    ///< [entries][projections][units_k][kRowDigits]
+    int64_t* sums;            ///< [entries][projections][128 pairs_n]
+    int stages, stage_bytes;  ///< set by the launcher; one stage or two
 };
 
 TENON_HD constexpr int pair_bytes(int twice_k) {
@@ -39,15 +39,15 @@ TENON_HD constexpr int pair_bytes(int twice_k) {
 constexpr int stage_bytes(int twice_k) {
     return kStageHeader + pair_bytes(twice_k);
 }
-constexpr int stream_bytes(int twice_k, int warps) {
-    return warps * kStreamStages * stage_bytes(twice_k);
+constexpr int stream_bytes(int twice_k, int warps, int stages) {
+    return warps * stages * stage_bytes(twice_k);
 }
 
 /// A warp's stage of the next pair, in shared memory. A stage is filled again when it has been
 /// read, so pairs are fetched into the stage at hand.
 struct StreamStage {
     uint32_t address;
-    int to_other;
+    int to_other;  // 0: there is one
     uint32_t parity;
 
     __device__ __forceinline__ uint8_t* data() const {
@@ -58,7 +58,7 @@ struct StreamStage {
     }
     __device__ __forceinline__ void next() {
         address += to_other;
-        parity ^= to_other < 0 ? 1u : 0u;
+        parity ^= to_other <= 0 ? 1u : 0u;
         to_other = -to_other;
     }
 };
@@ -145,16 +145,16 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);  // uniform for the compiler
     const int lane = threadIdx.x % 32;
     const bool leader = elect_lane();
-    StreamStage stage{shared_address(smem) + warp * kStreamStages * c.stage_bytes, c.stage_bytes,
-                      0};
+    StreamStage stage{shared_address(smem) + warp * c.stages * c.stage_bytes,
+                      c.stages == 1 ? 0 : c.stage_bytes, 0};
     if (leader) {
-        barrier_init(stage.full(), 1);
-        stage.next();
-        barrier_init(stage.full(), 1);
-        stage.next();
+#pragma unroll 1
+        for (int i = 0; i < c.stages; ++i) {
+            barrier_init(reinterpret_cast<uint64_t*>(smem + (warp * c.stages + i) * c.stage_bytes),
+                         1);
+        }
         fence_barrier_init();
     }
-    stage.parity = 0;
     __syncwarp();
     if (!c.listed) {
         wait_for_previous_kernel();
@@ -193,10 +193,11 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
         words += fetch_bytes;
         --fetch_left;
     };
-    fetch();
-    stage.next();
-    fetch();
-    stage.next();
+#pragma unroll 1
+    for (int i = 0; i < c.stages; ++i) {
+        fetch();
+        stage.next();
+    }
     stage.parity = 0;
     if (c.listed) {
         wait_for_previous_kernel();
