@@ -428,6 +428,30 @@ TEST(LinearLarge, A_prompts_rows_have_the_same_bits_however_it_is_cut) {
     EXPECT_EQ(row, kRows);
 }
 
+// A decoded weight of more than 128 MiB is multiplied in runs of columns; the rows of a call that
+// fits one pass are rotated for the first run only.
+TEST(LinearLarge, A_prompts_rows_have_the_same_bits_where_columns_are_cut) {
+    if (!gpu_forms()) {
+        GTEST_SKIP() << "no GPU";
+    }
+    constexpr int64_t kRows = 2049;  // one more than a pass
+    constexpr int64_t kLongIn = 16384;
+    constexpr int64_t kWideOut = 4096 + 128;
+    QuantBench bench{format_for("gpu", exl3::make_format()), "gpu"};
+    add_fake(*bench.source, "p", {.twice_k = 4, .k = kLongIn, .n = kWideOut});
+    const auto weight = bench.load("p");
+    const std::vector<uint16_t> x = random_rows(kRows * kLongIn, 16);
+    const std::vector<float> all = run_linear(*weight, x, Regime::prefill);
+    for (const int64_t row : {0, 2048}) {
+        const std::vector<uint16_t> one(x.begin() + row * kLongIn, x.begin() + (row + 1) * kLongIn);
+
+        const std::vector<float> y = run_linear(*weight, one, Regime::prefill);
+
+        EXPECT_EQ(std::memcmp(y.data(), all.data() + row * kWideOut, y.size() * sizeof(float)), 0)
+            << "row " << row;
+    }
+}
+
 // The test of row invariance must be able to fail: an order of summation that depends on the number
 // of rows gives other bits for these inputs.
 TEST(LinearControl, An_order_that_depends_on_the_row_count_changes_bits) {

@@ -7,6 +7,7 @@
 #include "../common/built_for.h"
 #include "async.cuh"
 #include "dispatch.cuh"
+#include "linear.h"
 #include "prefill_decode.cuh"
 #include "prefill_rotate.cuh"
 
@@ -37,15 +38,18 @@ __device__ __forceinline__ uint4 chunk_of(const uint32_t (&run)[run_registers(kT
                       run_pair<kTwiceK, kCode, kQ + 24>(run));
 }
 
-// A warp decodes a unit. Units lie in the order of half tiles of the panel.
+// A warp decodes a unit. Units lie in the order of half tiles of the panel. Runs beside the end of
+// the rotation in front, which neither reads nor writes what this does.
 template <int kTwiceK, Code kCode>
 __global__ void __launch_bounds__(kPanelThreads, 3)
     panel_kernel(const __grid_constant__ PanelCall call) {
     extern __shared__ __align__(128) uint8_t shared[];
+    let_next_kernel_start();
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int unit = static_cast<int>(blockIdx.x) * kPanelWarps + warp;
     if (unit >= call.unit_end[call.job_count - 1]) {
+        wait_for_previous_kernel();
         return;
     }
     int job = 0;
@@ -69,6 +73,7 @@ __global__ void __launch_bounds__(kPanelThreads, 3)
         put(row + 8, chunk + 1, chunk_of<kTwiceK, kCode, 1, 1>(runs[t]));
     }
     bulk_store(call.panel[job] + local * kUnitPanel, tile, kUnitPanel, lane);
+    wait_for_previous_kernel();  // its end is the end of the rotation too
 }
 
 /// Where the rotated rows of a job go.
@@ -86,6 +91,7 @@ struct RotateCall {
 __global__ void __launch_bounds__(kRotateThreads)
     rotate_panel_kernel(const __grid_constant__ RotateCall call) {
     __shared__ unsigned int most;
+    let_next_kernel_start();
     const int64_t row = blockIdx.x;
     const int job = blockIdx.y;
     if (threadIdx.x == 0) {
@@ -107,7 +113,9 @@ __global__ void __launch_bounds__(kRotateThreads)
     }
 }
 
-cudaError_t decode_panels(const PanelCall& panels, int twice_k, Code code, cudaStream_t stream) {
+// `early`: the launch in front is the rotation of the same call.
+cudaError_t decode_panels(const PanelCall& panels, int twice_k, Code code, bool early,
+                          cudaStream_t stream) {
     const int units = panels.unit_end[panels.job_count - 1];
     cudaError_t status = cudaSuccess;
     const bool known = dispatch(twice_k, code, [&](auto rate, auto which) {
@@ -117,9 +125,18 @@ cudaError_t decode_panels(const PanelCall& panels, int twice_k, Code code, cudaS
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kPanelShared);
         status = allowed;
         if (status == cudaSuccess) {
-            kernel<<<(units + kPanelWarps - 1) / kPanelWarps, kPanelThreads, kPanelShared,
-                     stream>>>(panels);
-            status = cudaGetLastError();
+            cudaLaunchAttribute dependent = {};
+            dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            dependent.val.programmaticStreamSerializationAllowed = 1;
+            cudaLaunchConfig_t config = {};
+            config.gridDim =
+                dim3(static_cast<unsigned int>((units + kPanelWarps - 1) / kPanelWarps));
+            config.blockDim = dim3(kPanelThreads);
+            config.dynamicSmemBytes = kPanelShared;
+            config.stream = stream;
+            config.attrs = &dependent;
+            config.numAttrs = early && has_clusters() ? 1 : 0;
+            status = cudaLaunchKernelEx(&config, kernel, panels);
         }
     });
     return known ? status : cudaErrorInvalidValue;
@@ -160,7 +177,9 @@ cudaError_t multiply_batch(const LinearCall& call, const Batch& b, cudaStream_t 
         d.y_stride = job.y_stride;
         w_panel += blocks * tile_column;
     }
-    cudaError_t status = decode_panels(panels, call.twice_k, call.code, stream);
+    // Later columns of a job find its rows where the first have left them.
+    const bool rotated = b.column0 > 0 && call.rows <= kPrefillRows;
+    cudaError_t status = cudaSuccess;
     for (int64_t row = 0; row < call.rows && status == cudaSuccess; row += kPrefillRows) {
         const int64_t rows = std::min<int64_t>(kPrefillRows, call.rows - row);
         dense.rows = static_cast<int32_t>(rows);
@@ -186,9 +205,14 @@ cudaError_t multiply_batch(const LinearCall& call, const Batch& b, cudaStream_t 
             d.y = static_cast<uint8_t*>(job.y) +
                   (row * job.y_stride + b.column0) * (d.y_is_f32 != 0 ? 4 : 2);
         }
-        rotate_panel_kernel<<<dim3(static_cast<unsigned int>(rows), b.count), kRotateThreads, 0,
-                              stream>>>(rotate);
-        status = cudaGetLastError();
+        if (!rotated) {
+            rotate_panel_kernel<<<dim3(static_cast<unsigned int>(rows), b.count), kRotateThreads, 0,
+                                  stream>>>(rotate);
+            status = cudaGetLastError();
+        }
+        if (status == cudaSuccess && row == 0) {
+            status = decode_panels(panels, call.twice_k, call.code, !rotated, stream);
+        }
         if (status == cudaSuccess) {
             status = gemm::cuda::dense(dense, stream);
         }

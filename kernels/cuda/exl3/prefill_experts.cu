@@ -34,7 +34,7 @@ struct Sort {
     Place* place;        // [rows * k]
 };
 
-constexpr int kSortAhead = 8;  ///< ids that a lane has in flight
+constexpr int kSortAhead = 32;  ///< ids that a lane has in flight
 
 // A warp an expert: how many entries chose it.
 __global__ void count_kernel(const __grid_constant__ Sort s) {
@@ -45,7 +45,7 @@ __global__ void count_kernel(const __grid_constant__ Sort s) {
     }
     int count = 0;
     if (s.table[expert].words != nullptr) {
-#pragma unroll 8
+#pragma unroll kSortAhead
         for (int i = lane; i < s.rows * s.k; i += 32) {
             count += __ldg(s.ids + i) == expert ? 1 : 0;
         }

@@ -42,8 +42,17 @@ cudaError_t launch_wgmma(const Call& call, int processors, cudaStream_t stream) 
     if (all == 0) {
         return cudaSuccess;
     }
-    kernel<<<std::min(all, processors), kDenseThreads, kDenseShared, stream>>>(call, schedule);
-    return cudaGetLastError();
+    cudaLaunchAttribute early = {};  // the kernel waits for the one in front before it reads
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned int>(std::min(all, processors)));
+    config.blockDim = dim3(kDenseThreads);
+    config.dynamicSmemBytes = kDenseShared;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, call, schedule);
 }
 
 template <Input kInput>

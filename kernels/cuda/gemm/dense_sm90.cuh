@@ -162,6 +162,8 @@ __global__ void __launch_bounds__(kDenseThreads, 1)
         async::fence_barrier_init();
     }
     __syncthreads();
+    async::let_next_kernel_start();
+    async::wait_for_previous_kernel();
     const int k_tiles = call.k / kTileK;
     const int w_tiles = (call.w_k > 0 ? call.w_k : call.k) / kTileK;
     const int tiles_all = schedule.tile_end[call.job_count - 1];
