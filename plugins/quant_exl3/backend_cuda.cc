@@ -46,16 +46,20 @@ PrefillBytes prefill_bytes(const std::vector<Placed>& list, int64_t rows) {
     return b;
 }
 
-/// Scratch of products in regime decode: rotated rows of the jobs of one launch.
+/// Scratch of products in regime decode: rotated rows and exact sums of the jobs of one launch.
 int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
-    int64_t most = 0;
+    const int64_t jobs = std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
+    const int64_t at_once = std::min<int64_t>(rows, cuda::kMostStagedRows);
+    int64_t most_k = 0, blocks = 0;
     for (const auto& [w, sliced] : list) {
-        const int64_t at_once = std::min<int64_t>(rows, cuda::kMostStagedRows);
-        if (cuda::rotated_first(w.k, at_once) && w.code == cuda::Code::mul1 && !sliced) {
-            most = std::max(most, cuda::staged_set_bytes(at_once, w.k));
+        if ((cuda::rotated_first(w.k, at_once) || w.sums == nullptr) &&
+            w.code == cuda::Code::mul1 && !sliced) {
+            const int32_t all = (w.out + cuda::kBlock - 1) / cuda::kBlock;
+            most_k = std::max<int64_t>(most_k, w.k);
+            blocks += cuda::wide_pays(w.k, rows) ? all : cuda::shared_sums_of(all);
         }
     }
-    return most * std::min<int64_t>(static_cast<int64_t>(list.size()), cuda::kMaxJobs);
+    return most_k == 0 ? 0 : cuda::exact_scratch_bytes(at_once, most_k, jobs, blocks);
 }
 
 int64_t scratch_of(const std::vector<Placed>& list, int64_t rows, Regime regime) {
@@ -106,6 +110,7 @@ class Launcher {
         job.suh = w.suh;
         job.svh = w.svh;
         job.bias = w.bias;
+        job.sums = w.sums;
         job.x = x;
         job.y = y;
         job.x_stride = x_stride;
@@ -280,7 +285,7 @@ class GpuExperts final : public Implements<GpuExperts, QuantExperts> {
         return {};
     }
 
-    /// Of the matrices; the table of pointers adds 168 bytes an expert.
+    /// Of the matrices; the table of pointers adds 192 bytes an expert.
     int64_t device_bytes() noexcept override { return parts_.bytes(); }
     int64_t scratch_bytes(int64_t rows, int32_t k, Regime regime) noexcept override {
         return rows <= 0 ? 0 : scratch_of(rows, k, regime);

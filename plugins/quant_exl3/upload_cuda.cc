@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <list>
 
+#include "kernels/cuda/exl3/smem.h"
 #include "plugins/quant_common/upload.h"
 #include "tenon/numeric.h"
 
@@ -36,6 +37,14 @@ cuda::Code code_of(Codebook codebook) {
 int64_t block_of(const Part& part) {
     const int64_t unit = trellis_bytes(part) / (part.k / cuda::kUnit);
     return std::clamp<int64_t>(quant::kStagingBytes / unit, 1, part.k / cuda::kUnit) * cuda::kUnit;
+}
+
+/// Sums that thread blocks of a product share (kernels/cuda/exl3/params.h).
+int64_t sums_bytes(const Part& part) {
+    const Tensors& t = *part.tensors;
+    const bool exact = code_of(t.codebook) == cuda::Code::mul1 && t.k * t.n > cuda::kSlicedMost;
+    const auto blocks = static_cast<int>((part.out + cuda::kBlock - 1) / cuda::kBlock);
+    return exact ? cuda::shared_sums_of(blocks) * cuda::fused_rows(part.k) * cuda::kBlock * 8 : 0;
 }
 
 int64_t staging_bytes(const Part& part) {
@@ -104,6 +113,10 @@ class Uploader {
         at += gpu_aligned(2 * p.n);
         if (p.with_bias) {
             out->bias = reinterpret_cast<const float*>(at);
+            at += gpu_aligned(4 * p.n);
+        }
+        if (sums_bytes(p) > 0) {  // a buffer is made of zeros
+            out->sums = reinterpret_cast<uint64_t*>(at);
         }
         return {};
     }
@@ -181,7 +194,7 @@ Status upload_all(const std::vector<const Part*>& parts, quant::Upload& upload, 
 
 int64_t gpu_bytes(const Part& part) {
     return gpu_aligned(trellis_bytes(part)) + gpu_aligned(2 * part.k) + gpu_aligned(2 * part.n) +
-           (part.with_bias ? gpu_aligned(4 * part.n) : 0);
+           (part.with_bias ? gpu_aligned(4 * part.n) : 0) + gpu_aligned(sums_bytes(part));
 }
 
 Status GpuParts::load(Device& device, const std::string& name,

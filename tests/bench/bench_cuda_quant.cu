@@ -5,6 +5,7 @@
 //   bench_cuda_quant            every shape
 //   bench_cuda_quant k n 2K m   one; from 64 rows on also as a prefill
 //   bench_cuda_quant prefill    products of 2,048 rows, as TFLOP/s of the product
+//   bench_cuda_quant experts    layers of experts in the decode regime
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -134,7 +135,10 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
     }
     auto* x = device_array<uint16_t>(static_cast<int64_t>(values.size()), &values);
     auto* y = device_array<uint16_t>(int64_t{rows} * s.n * s.groups);
-    auto* scratch = device_array<uint8_t>(staged_set_bytes(kMostStagedRows, s.k) * s.groups);
+    auto* scratch = device_array<uint8_t>(exact_scratch_bytes(
+        std::min(rows, kMostStagedRows), s.k, s.groups, int64_t{s.groups} * s.n / kBlock));
+    const int64_t sums_each = shared_sums_of(s.n / kBlock) * fused_rows(s.k) * kBlock;
+    auto* sums = device_array<uint64_t>(sums_each * s.groups);
     const double us = time_graph(
         static_cast<int>(std::max<int64_t>(copies, 32)), [&](int i, cudaStream_t stream) {
             LinearCall call;
@@ -151,6 +155,7 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
                 job.words = packed + (i % copies) * each + g * (each / s.groups);
                 job.suh = scales;
                 job.svh = scales + s.k;
+                job.sums = sums + g * sums_each;
                 job.x = x + g * s.k;
                 job.x_stride = int64_t{s.k} * s.groups;
                 job.y = y + g * s.n;
@@ -170,7 +175,7 @@ void linear_line(const Shape& s, int rows, Code code, double bandwidth,
         100 * floor_us / us, bytes / us * 1e-3);
     std::fflush(stdout);
     for (void* p : {static_cast<void*>(packed), static_cast<void*>(scales), static_cast<void*>(x),
-                    static_cast<void*>(y), static_cast<void*>(scratch)}) {
+                    static_cast<void*>(y), static_cast<void*>(scratch), static_cast<void*>(sums)}) {
         must(cudaFree(p));
     }
 }
@@ -479,6 +484,16 @@ void prefill_lines(const std::vector<uint32_t>& words) {
     }
 }
 
+void decode_experts_lines(double bandwidth, const std::vector<uint32_t>& words) {
+    for (const int rows : {1, 2, 4, 6, 8, 16}) {
+        experts_line(384, 6, rows, 6, 10, bandwidth, words);
+    }
+    experts_line(384, 6, 1, 6, 6, bandwidth, words);
+    for (const int rows : {1, 4, 5, 16}) {
+        experts_line(128, 3, rows, 6, 8, bandwidth, words);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -496,6 +511,10 @@ int main(int argc, char** argv) {
     }
     if (argc == 2 && std::strcmp(argv[1], "prefill") == 0) {
         prefill_lines(words);
+        return 0;
+    }
+    if (argc == 2 && std::strcmp(argv[1], "experts") == 0) {
+        decode_experts_lines(bandwidth, words);
         return 0;
     }
     const Shape wide = {"mlp", 4096, 14336, 1, 6};
@@ -517,13 +536,7 @@ int main(int argc, char** argv) {
             linear_line(s, rows, Code::mul1, bandwidth, words);
         }
     }
-    for (const int rows : {1, 2, 4, 6, 8, 16}) {
-        experts_line(384, 6, rows, 6, 10, bandwidth, words);
-    }
-    experts_line(384, 6, 1, 6, 6, bandwidth, words);
-    for (const int rows : {1, 4, 5, 16}) {
-        experts_line(128, 3, rows, 6, 8, bandwidth, words);
-    }
+    decode_experts_lines(bandwidth, words);
     prefill_lines(words);
     return 0;
 }

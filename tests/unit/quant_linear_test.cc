@@ -136,6 +136,31 @@ TEST_P(Linear, A_rows_bits_depend_on_nothing_but_the_row) {
     }
 }
 
+// On a GPU, mul1 matrices beyond 16 M weights have kernels of their own, by number of rows.
+TEST_P(Linear, A_rows_bits_in_a_large_matrix_depend_on_nothing_but_the_row) {
+    const Form& form = GetParam();
+    if (!on_gpu(form.arch) || !form.exl3 || form.regime != Regime::decode) {
+        GTEST_SKIP() << "the size of a matrix changes no kernel here";
+    }
+    constexpr int64_t kLargeIn = 2176, kLargeOut = 7936, kMost = 37;
+    add(form, *bench.source, "large", kLargeOut, kLargeIn);
+    const auto weight = bench.load("large");
+    const std::vector<uint16_t> x = random_rows(kMost * kLargeIn, 11);
+    const auto first_rows = [&](int64_t from, int64_t rows) {
+        return run(*weight, {x.begin() + from * kLargeIn, x.begin() + (from + rows) * kLargeIn});
+    };
+    std::vector<float> alone;
+    for (int64_t t = 0; t < kMost; ++t) {
+        const std::vector<float> y = first_rows(t, 1);
+        alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (const int64_t rows : {2, 4, 5, 8, 9, 16, 17, 32, 33, 37}) {
+        const std::vector<float> y = first_rows(0, rows);
+        EXPECT_EQ(std::memcmp(y.data(), alone.data(), y.size() * sizeof(float)), 0)
+            << rows << " rows";
+    }
+}
+
 TEST_P(Linear, Other_rows_may_hold_anything) {
     const auto weight = bench.load("p");
     const std::vector<uint16_t> x = random_rows(9 * kIn, 3);

@@ -181,21 +181,6 @@ __device__ __forceinline__ void store_cluster(float* to, int rank, int blocks, f
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
 }
 
-/// Adds to a value of block `rank`; nothing is returned, so order shows only in inexact sums.
-__device__ __forceinline__ void add_cluster(long long* to, int rank, long long value) {
-    if constexpr (!kHasClusters) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(to),
-                  static_cast<unsigned long long>(value));
-        return;
-    }
-    uint32_t remote;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(remote)
-                 : "r"(shared_address(to)), "r"(rank));
-    asm volatile("red.relaxed.cluster.shared::cluster.add.u64 [%0], %1;" ::"r"(remote), "l"(value)
-                 : "memory");
-}
-
 /// True in one lane of a whole warp, in a form that the compiler knows to be that.
 __device__ __forceinline__ bool elect_lane() {
     if constexpr (kArch < 90) {

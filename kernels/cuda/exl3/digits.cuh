@@ -8,9 +8,16 @@
 
 namespace tenon::exl3::cuda {
 
-inline __device__ __noinline__ float load_x1(const void* x, Element element, int64_t at) {
-    return element == Element::bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(x)[at])
-                                    : static_cast<const float*>(x)[at];
+/// The rare form of load_x16, kept out of the kernels' way.
+inline __device__ __noinline__ void load_some(const void* x, Element element, int64_t at, int count,
+                                              float* v) {
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+        v[i] = i >= count ? 0.0f
+               : element == Element::bf16
+                   ? __bfloat162float(static_cast<const __nv_bfloat16*>(x)[at + i])
+                   : static_cast<const float*>(x)[at + i];
+    }
 }
 
 /// The first `count` of sixteen channels, zeros behind them.
@@ -28,9 +35,11 @@ __device__ __forceinline__ void load_x16(const void* x, Element element, int64_t
             v[4 * q + 3] = __uint_as_float(raw.y & 0xFFFF0000u);
         }
     } else {
+        float some[16];
+        load_some(x, element, at, count, some);
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            v[i] = i < count ? load_x1(x, element, at + i) : 0.0f;
+            v[i] = some[i];
         }
     }
 }

@@ -6,4 +6,5 @@
 namespace tenon::exl3::cuda {
 template cudaError_t launch_rate<2>(const LinearCall&, int, int, int, cudaStream_t);
 template cudaError_t launch_exact<2>(const LinearCall&, int, int, cudaStream_t);
+template cudaError_t launch_wide<2>(const LinearCall&, int, int, cudaStream_t);
 }  // namespace tenon::exl3::cuda

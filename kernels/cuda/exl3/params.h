@@ -19,6 +19,7 @@ struct Weight {
     int32_t in = 0, out = 0;
     int32_t twice_k = 0;
     Code code = Code::mul1;
+    uint64_t* sums = nullptr;  ///< as in Job
 };
 
 enum class Element : int32_t { bf16 = 0, f32 = 1 };
@@ -35,11 +36,14 @@ struct Job {
     int64_t y_stride = 0;
     int32_t out = 0;
     Element y_element = Element::bf16;
+    /// mul1: [shared_sums_of(blocks)][fused_rows(k)][128] zeros, which launches leave as zeros, so
+    /// one stream at a time uses them; null: rows are rotated first, sums lie in scratch.
+    uint64_t* sums = nullptr;
     int32_t blocks = 0;     ///< of 128 columns
     int32_t block_end = 0;  ///< of this job and of those before it
 };
 constexpr int kMaxJobs = 8;
-constexpr int kMostStagedRows = 16;
+constexpr int kMostStagedRows = 32;
 
 /// A launch over the experts that rows chose, instead of over jobs. One thread block column per
 /// (row, slot) entry, of which the first with an expert works for all of its rows.
@@ -61,15 +65,30 @@ struct ExpertCall {
 /// a job.
 struct StagedSet {
     uint8_t* digits = nullptr;  ///< [n8 blocks][k / 16][8 columns][16]
-    float* most = nullptr;      ///< [16] largest magnitude, by row
-    int32_t* sums = nullptr;    ///< [16][k / 128] sums of fixed-point values, by row and block
+    float* most = nullptr;      ///< [kMostStagedRows] largest magnitude, by row
+    int32_t* sums = nullptr;    ///< [kMostStagedRows][k / 128] sums of fixed-point values
 };
 
-/// Bytes of one set for `rows` rows, at most 16; a multiple of 256.
+/// Bytes of one set for `rows` rows, at most kMostStagedRows; a multiple of 256.
 constexpr int64_t staged_set_bytes(int64_t rows, int64_t k) {
-    const int64_t blocks = rows <= 8 ? 2 : 4;
-    const int64_t bytes = 64 + 64 * (k / kBlock) + blocks * k * 8;
+    const int64_t blocks = rows <= 8 ? 2 : (rows <= 16 ? 4 : 8);
+    const int64_t bytes = 4 * kMostStagedRows * (1 + k / kBlock) + blocks * k * 8;
     return (bytes + 255) / 256 * 256;
+}
+
+constexpr int kMostPlaces = 192;  ///< thread blocks that share a list of units
+
+/// Column blocks of a job whose sums may be shared by thread blocks of the exact kernel: each has
+/// another one that finishes it.
+TENON_HD constexpr int shared_sums_of(int blocks) {
+    return blocks < kMostPlaces ? blocks : kMostPlaces;
+}
+
+/// Scratch of a launch of mul1 jobs: sets, and exact sums of `column_blocks` of 128, with a counter
+/// each. All of the jobs' column blocks for the wide kernel, else shared_sums_of each job's.
+constexpr int64_t exact_scratch_bytes(int64_t rows, int64_t k, int64_t jobs,
+                                      int64_t column_blocks) {
+    return jobs * staged_set_bytes(rows, k) + column_blocks * (rows * kBlock * 8 + 4) + 16;
 }
 
 struct LinearCall {
@@ -83,7 +102,8 @@ struct LinearCall {
     int32_t job_count = 0;  ///< 0: `experts` describes the products
     bool sliced = false;    ///< mul1 jobs take the kernel of slices, which needs no scratch
     Job jobs[kMaxJobs];
-    void* scratch = nullptr;  ///< job_count sets of min(rows, 16) rows, if rotated_first and mul1
+    /// exact_scratch_bytes of min(rows, kMostStagedRows), where rows are rotated first and mul1
+    void* scratch = nullptr;
     ExpertCall experts;
 };
 

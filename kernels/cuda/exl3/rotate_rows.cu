@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rotates rows once for all blocks of a launch of the exact kernel: digits, scale and sums of a
-// row.
+// Rotates rows once for all blocks of a launch of the exact kernels: digits, scale and sums of a
+// row. Clears sums that they share.
 #include "../common/built_for.h"
 #include "exact.cuh"
 #include "linear.h"
@@ -9,9 +9,12 @@ namespace tenon::exl3::cuda {
 
 namespace {
 
-// Grid (rows, jobs). Same operations in the same order as where a block rotates for itself.
+constexpr int kClearing = 32;  ///< blocks a job that clear, after those of rows
+
+// Grid (rows, jobs), or (rows + kClearing, jobs) if there is something to clear. Same operations in
+// the same order as where a block rotates for itself.
 __global__ void __launch_bounds__(kExactThreads)
-    rotate_rows_kernel(const __grid_constant__ LinearCall call, int row0) {
+    rotate_rows_kernel(const __grid_constant__ LinearCall call, int row0, int rows, int64_t clear) {
     __shared__ unsigned int shared_most;
     const int lane = threadIdx.x % 32;
     const int row = static_cast<int>(blockIdx.x);
@@ -29,6 +32,15 @@ __global__ void __launch_bounds__(kExactThreads)
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
+    if (row >= rows) {
+        const int64_t step = int64_t{kClearing} * gridDim.y * kExactThreads;
+        const int64_t begin = ((row - rows) * int64_t{gridDim.y} + blockIdx.y) * kExactThreads;
+        auto* to = reinterpret_cast<uint4*>(exact_sums(call));
+        for (int64_t i = begin + threadIdx.x; i < (clear + 15) / 16; i += step) {
+            to[i] = make_uint4(0, 0, 0, 0);
+        }
+        return;
+    }
     const auto rotate = [&](int block, float(&v)[16]) {
         const int at = block * kBlock + 16 * (lane % 8);
         if (block < blocks) {
@@ -82,10 +94,15 @@ bool has_clusters() {
     return tenon::cuda::has_clusters(rotate_rows_kernel);
 }
 
-cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t stream) {
+bool has_wide() {
+    return tenon::cuda::built_for(reinterpret_cast<const void*>(rotate_rows_kernel)) == 90;
+}
+
+cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, int64_t clear,
+                        cudaStream_t stream) {
     cudaLaunchConfig_t config = {};
-    config.gridDim =
-        dim3(static_cast<unsigned int>(rows), static_cast<unsigned int>(call.job_count), 1);
+    config.gridDim = dim3(static_cast<unsigned int>(rows + (clear > 0 ? kClearing : 0)),
+                          static_cast<unsigned int>(call.job_count), 1);
     config.blockDim = dim3(kExactThreads);
     config.stream = stream;
     cudaLaunchAttribute attribute = {};
@@ -93,7 +110,7 @@ cudaError_t rotate_rows(const LinearCall& call, int row0, int rows, cudaStream_t
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
     config.numAttrs = has_clusters() ? 1 : 0;
-    return cudaLaunchKernelEx(&config, rotate_rows_kernel, call, row0);
+    return cudaLaunchKernelEx(&config, rotate_rows_kernel, call, row0, rows, clear);
 }
 
 }  // namespace tenon::exl3::cuda

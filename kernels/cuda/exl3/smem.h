@@ -14,15 +14,33 @@ constexpr int kStages = 4;  ///< most units that a warp keeps in flight
 constexpr int kSumStride = kBlock + 4;
 constexpr int kMaxRows = 16;    ///< of one launch
 constexpr int kRowsExact = 16;  ///< of one launch of the exact kernel
+constexpr int kRowsWide = 32;   ///< of one launch of the wide kernel
 constexpr int kRowsFused = 4;   ///< up to these share one n8 block
 /// mul1 weights up to this many in an object take the kernel of slices (linear.cuh): it starts
 /// faster, while the exact kernel has the higher rate. Counted before a rank's cut of the outputs,
 /// so that a cut keeps the bits.
 constexpr int64_t kSlicedMost = int64_t{16} << 20;
+/// Fewer rows are faster in the exact kernel: in the wide one most column blocks have sums to
+/// share. Changes speed, never bits.
+constexpr bool wide_pays(int64_t k, int64_t rows) {
+    return rows > 8 && k >= 2048;
+}
 /// Whether the rows of a launch of the exact kernel are rotated once into scratch; fewer are
 /// rotated by every block. Changes speed, never bits.
 constexpr bool rotated_first(int64_t k, int64_t rows) {
     return rows > kRowsFused || (rows > 1 && rows * (k / kBlock) > 64);
+}
+/// Most rows that every block rotates.
+constexpr int fused_rows(int64_t k) {
+    int rows = kRowsFused;
+    while (rotated_first(k, rows)) {
+        --rows;
+    }
+    return rows;
+}
+/// n8 blocks of a launch of the exact kernel.
+constexpr int exact_n8_blocks(int rows) {
+    return rows <= kRowsFused ? 1 : (rows <= 2 * kRowsFused ? 2 : 4);
 }
 /// Inputs of the exact kernel: sums of this many digit products fit 32 bits, 128 * 1020 * 16384 <
 /// 2^31. Longer ones take the kernel of slices.
