@@ -201,4 +201,21 @@ __device__ __forceinline__ void load_runs(const uint32_t* unit, int lane,
     }
 }
 
+/// A value that depends on every load of the runs. The copy engine writes into stages that loads
+/// read which have only been issued, and may wait long behind other warps' atomics: a copy that
+/// takes the place of runs must depend on this (by `& zero`, with a zero that the compiler does not
+/// know).
+template <int kTwiceK>
+__device__ __forceinline__ uint32_t runs_here(const uint32_t (&runs)[4][run_registers(kTwiceK)]) {
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < run_registers(kTwiceK); ++i) {
+        all ^= runs[0][i];  // one register of each load
+        if constexpr (kTwiceK % 2 != 0) {
+            all ^= runs[1][i];
+        }
+    }
+    return all;
+}
+
 }  // namespace tenon::exl3::cuda

@@ -49,9 +49,6 @@ struct ExactPlan {
     int stages = 2;        ///< units that a warp keeps in flight
     int slots = 2;         ///< column blocks whose sums may wait in shared memory: 1 or 2
     bool rotated = false;  ///< rows come from scratch; always with more than one n8 block
-    /// 0, unknown to the compiler. The copy engine writes where loads read that have only been
-    /// issued, which may wait long behind other warps' atomics: copies depend on them through this.
-    uint32_t zero = 0;
 };
 
 struct ExactHeader {
@@ -122,20 +119,6 @@ __device__ __forceinline__ void exact_step(const uint32_t (&runs)[4][run_registe
             multiply(sums[t][n], c, b[n][2], b[n][3]);
         }
     }
-}
-
-// Depends on every load of the runs.
-template <int kTwiceK>
-__device__ __forceinline__ uint32_t runs_here(const uint32_t (&runs)[4][run_registers(kTwiceK)]) {
-    uint32_t all = 0;
-#pragma unroll
-    for (int i = 0; i < run_registers(kTwiceK); ++i) {
-        all ^= runs[0][i];  // one register of each load
-        if constexpr (kTwiceK % 2 != 0) {
-            all ^= runs[1][i];
-        }
-    }
-    return all;
 }
 
 template <int kTwiceK, int kBlocks>
@@ -632,7 +615,7 @@ __global__ void __launch_bounds__(kBlocks == 1 ? kExactBound : kExactThreads, 1)
                                runs);
             __syncwarp();
             if (at + plan.stages * kExactSplits < count) {
-                fetch(stage, runs_here<kTwiceK>(runs) & plan.zero);
+                fetch(stage, runs_here<kTwiceK>(runs) & call.zero);
             }
             if (++stage == plan.stages) {
                 stage = 0;

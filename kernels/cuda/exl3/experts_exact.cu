@@ -356,7 +356,7 @@ cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
         launch(prepare_kernel, dim3(2, entries + 1), kPrepareThreads, 0, c, stream);
     if (status == cudaSuccess) {
         status = launch_stream({s.groups, s.items, 2, c.k_up / kUnit, c.k_down / kBlock, false,
-                                s.digits_up, s.sums_up, 0, 0},
+                                s.digits_up, s.sums_up, 0, 0, 0},
                                c.twice_k_up, stream);
     }
     if (status == cudaSuccess) {
@@ -365,7 +365,7 @@ cudaError_t run_experts(const ExpertStep& c, cudaStream_t stream) {
     if (status == cudaSuccess) {
         status =
             launch_stream({s.groups, s.items + 2 * most_groups(c.rows, c.k), 1, c.k_down / kUnit,
-                           c.blocks_down, true, s.digits_down, s.sums_down, 0, 0},
+                           c.blocks_down, true, s.digits_down, s.sums_down, 0, 0, 0},
                           c.twice_k_down, stream);
     }
     if (status == cudaSuccess) {

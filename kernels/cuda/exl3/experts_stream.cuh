@@ -30,6 +30,7 @@ struct UnitStream {
     const uint8_t* digits;    ///< [entries][projections][units_k][kRowDigits]
     int64_t* sums;            ///< [entries][projections][128 pairs_n]
     int stages, stage_bytes;  ///< set by the launcher; one stage or two
+    uint32_t zero;            ///< 0: see runs_here (decode.cuh)
 };
 
 TENON_HD constexpr int pair_bytes(int twice_k) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void decode_pairs(StreamStage& stage, int count, cons
         exact_unit<kTwiceK, 1>(runs, x, sums[0]);
         load_runs<kTwiceK>(pair + unit_words(kTwiceK), lane, runs);
         __syncwarp();
-        fetch();
+        fetch(runs_here<kTwiceK>(runs));
         stage.next();
         digits += kRowDigits;
         if (used && count > 1) {
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     // What is fetched next: pairs of one matrix follow each other in memory.
     int fetch_at = at, fetch_left = 0, fetch_bytes = 0;
     const uint8_t* words = nullptr;
-    const auto fetch = [&]() {
+    const auto fetch = [&](uint32_t runs) {
         if (fetch_left == 0) {
             if (fetch_at >= end) {
                 return;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
         }
         if (leader) {
             barrier_expect(stage.full(), fetch_bytes);
-            bulk_load(stage.data(), words, fetch_bytes, stage.full(), policy);
+            bulk_load(stage.data(), words, fetch_bytes + (runs & c.zero), stage.full(), policy);
             loads_sent(stage.full());
         }
         words += fetch_bytes;
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     };
 #pragma unroll 1
     for (int i = 0; i < c.stages; ++i) {
-        fetch();
+        fetch(0);
         stage.next();
     }
     stage.parity = 0;

@@ -296,18 +296,18 @@ __device__ __forceinline__ void linear_slice(const LinearCall& call, int row0, i
     uint8_t* ring = smem + layout.ring + warp * stages * kUnitBytes;
     const int in_ring = stages - 1;  // stages is a power of two
     const int turn = stages == 4 ? 2 : stages - 1;
-    const auto fetch = [&](int i) {
+    const auto fetch = [&](int i, uint32_t zero) {
         const int64_t unit =
             unit_index(call.k / kUnit, k0 / kUnit + split + i * kSplits, 2 * p.block + half_block);
         uint64_t* full = &h.full[warp * kStages + (i & in_ring)];
         barrier_expect(full, kUnitBytes);
         bulk_load(ring + (i & in_ring) * kUnitBytes, p.words + unit * unit_words(kTwiceK),
-                  kUnitBytes, full);
+                  kUnitBytes + zero, full);
         loads_sent(full);
     };
     if (lane == 0) {
         for (int i = 0; i < stages && i < mine; ++i) {
-            fetch(i);
+            fetch(i, 0);
         }
     }
     wait_for_previous_kernel();
@@ -327,7 +327,7 @@ __device__ __forceinline__ void linear_slice(const LinearCall& call, int row0, i
                            runs);
         __syncwarp();
         if (lane == 0 && i + stages < mine) {
-            fetch(i + stages);
+            fetch(i + stages, runs_here<kTwiceK>(runs) & call.zero);
         }
         uint32_t x[kBlocks][kCode == Code::mul1 ? 4 : 8];
         const int tile = (split + i * kSplits) * 4 + lane % 4;

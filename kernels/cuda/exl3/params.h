@@ -101,6 +101,7 @@ struct LinearCall {
     Element x_element = Element::bf16;
     int32_t job_count = 0;  ///< 0: `experts` describes the products
     bool sliced = false;    ///< mul1 jobs take the kernel of slices, which needs no scratch
+    uint32_t zero = 0;      ///< 0: see runs_here (decode.cuh)
     Job jobs[kMaxJobs];
     /// exact_scratch_bytes of min(rows, kMostStagedRows), where rows are rotated first and mul1
     void* scratch = nullptr;
