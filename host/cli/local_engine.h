@@ -2,11 +2,14 @@
 // A deployment with a running engine and no front end, for chat and bench.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "host/engine/engine_loop.h"
 #include "host/lifecycle/deployment.h"
+#include "host/log/log.h"
 
 namespace tenon::cli {
 
@@ -15,6 +18,11 @@ class LocalEngine {
   public:
     LocalEngine() : deployment_(host_) {}
     ~LocalEngine() {
+        if (warm_up_hangs_) {  // its thread cannot be joined
+            log_flush();
+            static_cast<void>(std::fflush(nullptr));
+            std::_Exit(exit_code_of(Code::deadline, kExitUsage));
+        }
         if (engine_) {
             engine_->stop();
         }
@@ -54,13 +62,16 @@ class LocalEngine {
             return made.take_status();
         }
         engine_ = std::move(*made);
-        return engine_->start();
+        Status status = engine_->start();
+        warm_up_hangs_ = status.code() == Code::deadline;
+        return status;
     }
 
     HostServices host_;
     Deployment deployment_;
     Ref<EngineLoop> engine_;
     bool loaded_ = false;
+    bool warm_up_hangs_ = false;
     int code_ = kExitOk;
 };
 

@@ -26,6 +26,9 @@ void SpillTier::start(Host& host, std::shared_ptr<WakeEvent> wake) {
 }
 
 bool SpillTier::stop(int64_t limit_us) noexcept {
+    if (left_behind_) {
+        return false;  // not waited for again
+    }
     Shared& s = *shared_;
     {
         std::unique_lock<std::mutex> lock(s.mutex);
@@ -38,7 +41,7 @@ bool SpillTier::stop(int64_t limit_us) noexcept {
             s.ended.wait_for(lock, std::chrono::microseconds(limit_us),
                              [&] { return s.running == 0 || s.commands_ended != seen; });
         }
-        left_behind_ = left_behind_ || s.running > 0;
+        left_behind_ = s.running > 0;
     }
     for (std::thread* thread : {&writing_, &reading_}) {
         if (thread->joinable() && left_behind_) {

@@ -56,9 +56,9 @@ class WeightPipe {
     WeightPipe(Device& device, Stream& stream, const PipeOptions& options = {});
     /// Ends the readers, each after its read, and waits for the copies that were enqueued. What a
     /// read or the device does not end within its time still uses the ring, which is never freed
-    /// then. A reader left behind so (style.md 7 has no other) is in `WeightSource::read` and looks
-    /// at nothing afterwards but what it shares with other readers: of a source it must need no
-    /// more than that (the host's needs only the open file, which the call holds).
+    /// then. A reader left behind so (style.md 7) is in `WeightSource::read` and looks at nothing
+    /// afterwards but what it shares with other readers: of a source it must need no more than that
+    /// (the host's needs only the open file, which the call holds).
     ~WeightPipe();
     WeightPipe(const WeightPipe&) = delete;
     WeightPipe& operator=(const WeightPipe&) = delete;

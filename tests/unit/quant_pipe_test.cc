@@ -413,6 +413,7 @@ TEST(WeightPipe, A_read_that_does_not_end_is_an_error_that_names_it) {
     j.to = to.data();
     PipeOptions options = kSmall;
     options.timeout_us = 20'000;
+    options.grace_us = 30'000'000;  // the read ends before the pipe goes
     WeightPipe pipe(*b.device, *b.stream, options);
     ASSERT_TRUE(pipe.add(j).ok());
     ASSERT_TRUE(pipe.start().ok());
@@ -433,7 +434,7 @@ class DeadDisk final : public Implements<DeadDisk, WeightSource> {
   public:
     struct State {
         std::atomic<bool> dead{true};
-        std::atomic<int> ended{0};
+        std::atomic<int> begun{0}, ended{0};
     };
     explicit DeadDisk(std::shared_ptr<State> state) : state_(std::move(state)) {}
     uint64_t count() noexcept override { return 1; }
@@ -448,6 +449,7 @@ class DeadDisk final : public Implements<DeadDisk, WeightSource> {
     Status map(StrView, TensorView*) noexcept override { return error(Code::unsupported, "map"); }
     Status read(StrView, uint64_t, uint64_t bytes, void* dst) noexcept override {
         const std::shared_ptr<State> state = state_;
+        ++state->begun;
         state->dead.wait(true);
         std::memset(dst, 1, bytes);
         ++state->ended;
@@ -458,6 +460,15 @@ class DeadDisk final : public Implements<DeadDisk, WeightSource> {
   private:
     std::shared_ptr<State> state_;
 };
+
+/// A thread may come to its read late on a busy machine.
+void await_reads(const DeadDisk::State& disk, int count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (disk.begun < count && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+    }
+    EXPECT_EQ(disk.begun, count);
+}
 
 TEST(WeightPipe, A_read_that_never_ends_is_left_behind_and_finds_its_memory_when_it_does) {
     Bench b;
@@ -479,6 +490,7 @@ TEST(WeightPipe, A_read_that_never_ends_is_left_behind_and_finds_its_memory_when
         WeightPipe pipe(*b.device, *b.stream, options);
         ASSERT_TRUE(pipe.add(j).ok());
         ASSERT_TRUE(pipe.start().ok());
+        await_reads(*disk, 3);  // three pieces of 64 KiB fill the ring
         EXPECT_EQ(pipe.next().code(), Code::deadline);
     }
     source = {};
@@ -487,7 +499,7 @@ TEST(WeightPipe, A_read_that_never_ends_is_left_behind_and_finds_its_memory_when
     disk->dead = false;
     disk->dead.notify_all();
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while ((disk->ended < 3 || disk.use_count() > 1) &&  // three pieces of 64 KiB fill the ring
+    while ((disk->ended < 3 || disk.use_count() > 1) &&
            std::chrono::steady_clock::now() < deadline) {
         std::this_thread::yield();
     }
@@ -512,6 +524,7 @@ TEST(TimedRead, Gives_the_bytes_or_the_error_of_the_read_or_tells_that_it_does_n
     Ref<DeadDisk> source(new DeadDisk(disk));
     const Result<std::vector<uint8_t>> read = quant::timed_read(*source, "t", 5, 100, 20'000);
     const Status& late = read.status();
+    await_reads(*disk, 1);
     source = {};
 
     EXPECT_EQ(late.code(), Code::deadline);
