@@ -159,9 +159,18 @@ KeyStore::Keys KeyStore::current() {
         checked_us_ = now;
         checking_ = true;
     }
-    check();
+    {
+        struct Turn {  // ends even if there is no memory to read the file
+            KeyStore& store;
+            ~Turn() {
+                const std::lock_guard lock(store.mutex_);
+                store.checking_ = false;
+            }
+        };
+        const Turn turn{*this};
+        check();
+    }
     const std::lock_guard lock(mutex_);
-    checking_ = false;
     return keys_;
 }
 
