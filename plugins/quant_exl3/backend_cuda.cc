@@ -54,9 +54,8 @@ int64_t staged_bytes(const std::vector<Placed>& list, int64_t rows) {
     for (const auto& [w, sliced] : list) {
         if ((cuda::rotated_first(w.k, at_once) || w.sums == nullptr) &&
             w.code == cuda::Code::mul1 && !sliced) {
-            const int32_t all = (w.out + cuda::kBlock - 1) / cuda::kBlock;
             most_k = std::max<int64_t>(most_k, w.k);
-            blocks += cuda::wide_pays(w.k, rows) ? all : cuda::shared_sums_of(all);
+            blocks += (w.out + cuda::kBlock - 1) / cuda::kBlock;
         }
     }
     return most_k == 0 ? 0 : cuda::exact_scratch_bytes(at_once, most_k, jobs, blocks);
@@ -599,7 +598,7 @@ class CudaBackend final : public quant::Backend<Part> {
                   QuantWeight** out) override {
         GpuParts parts;
         TENON_TRY(GpuParts::load(*device_, name, quant::pointers(groups), &parts));
-        *out = new GpuWeight(name, info, *device_, std::move(parts), is_sliced(groups));
+        *out = new GpuWeight(name, info, *device_, std::move(parts), is_sliced(groups[0]));
         return {};
     }
     Status group(const std::string& name, const std::vector<Part>& members,
@@ -608,7 +607,7 @@ class CudaBackend final : public quant::Backend<Part> {
         TENON_TRY(GpuParts::load(*device_, name, quant::pointers(members), &parts));
         std::vector<bool> sliced;
         for (const Part& p : members) {
-            sliced.push_back(is_sliced({p}));
+            sliced.push_back(is_sliced(p));
         }
         *out = new GpuGroup(name, *device_, std::move(parts), sliced);
         return {};
@@ -619,19 +618,6 @@ class CudaBackend final : public quant::Backend<Part> {
     int64_t bytes(const Part& part) override { return gpu_bytes(part); }
 
   private:
-    // Whether the stored matrices behind the parts are small enough for the kernel of slices.
-    static bool is_sliced(const std::vector<Part>& parts) {
-        std::vector<const Tensors*> seen;
-        int64_t weights = 0;
-        for (const Part& p : parts) {
-            if (std::find(seen.begin(), seen.end(), p.tensors) == seen.end()) {
-                seen.push_back(p.tensors);
-                weights += p.tensors->k * p.tensors->n;
-            }
-        }
-        return weights <= cuda::kSlicedMost;
-    }
-
     Device* device_;
 };
 

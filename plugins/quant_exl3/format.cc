@@ -147,6 +147,9 @@ struct Codec {
         TENON_TRY(list_groups(r, out->stored, &all));
         for (Part& part : all) {
             TENON_TRY(set_widths(r.base, r.in_features, r.out_features / r.groups, &part));
+            for (const Tensors& t : out->stored) {
+                part.stored += t.k * t.n;
+            }
         }
         if (r.shard.axis == ShardAxis::group) {
             const packed::Cut cut = packed::cut_units(r.groups, r.shard);

@@ -34,6 +34,7 @@ struct Part {
     const Tensors* tensors = nullptr;
     int64_t k0 = 0, k = 0, n0 = 0, n = 0;
     int64_t in = 0, out = 0;
+    int64_t stored = 0;  ///< weights of the object, all groups, before a rank's cut
     bool with_bias = false;
 
     /// Copies tile (tile_k, tile_n) of the part; `to` has room for tile_words(16).

@@ -41,8 +41,7 @@ int64_t block_of(const Part& part) {
 
 /// Sums that thread blocks of a product share (kernels/cuda/exl3/params.h).
 int64_t sums_bytes(const Part& part) {
-    const Tensors& t = *part.tensors;
-    const bool exact = code_of(t.codebook) == cuda::Code::mul1 && t.k * t.n > cuda::kSlicedMost;
+    const bool exact = code_of(part.tensors->codebook) == cuda::Code::mul1 && !is_sliced(part);
     const auto blocks = static_cast<int>((part.out + cuda::kBlock - 1) / cuda::kBlock);
     return exact ? cuda::shared_sums_of(blocks) * cuda::fused_rows(part.k) * cuda::kBlock * 8 : 0;
 }
@@ -191,6 +190,10 @@ Status upload_all(const std::vector<const Part*>& parts, quant::Upload& upload, 
 }
 
 }  // namespace
+
+bool is_sliced(const Part& part) {
+    return part.stored <= cuda::kSlicedMost;
+}
 
 int64_t gpu_bytes(const Part& part) {
     return gpu_aligned(trellis_bytes(part)) + gpu_aligned(2 * part.k) + gpu_aligned(2 * part.n) +

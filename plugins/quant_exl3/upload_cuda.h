@@ -11,6 +11,9 @@ namespace tenon::exl3 {
 using quant::gpu_status;
 using quant::use_gpu;
 
+/// Whether a part's object is small enough for the kernel of slices.
+bool is_sliced(const Part& part);
+
 /// Device bytes of one part; needs shapes only.
 int64_t gpu_bytes(const Part& part);
 

@@ -142,22 +142,30 @@ TEST_P(Linear, A_rows_bits_in_a_large_matrix_depend_on_nothing_but_the_row) {
     if (!on_gpu(form.arch) || !form.exl3 || form.regime != Regime::decode) {
         GTEST_SKIP() << "the size of a matrix changes no kernel here";
     }
-    constexpr int64_t kLargeIn = 2176, kLargeOut = 7936, kMost = 37;
-    add(form, *bench.source, "large", kLargeOut, kLargeIn);
-    const auto weight = bench.load("large");
-    const std::vector<uint16_t> x = random_rows(kMost * kLargeIn, 11);
-    const auto first_rows = [&](int64_t from, int64_t rows) {
-        return run(*weight, {x.begin() + from * kLargeIn, x.begin() + (from + rows) * kLargeIn});
+    constexpr int64_t kMost = 37;
+    struct Shape {
+        const char* name;
+        int64_t in, out;
     };
-    std::vector<float> alone;
-    for (int64_t t = 0; t < kMost; ++t) {
-        const std::vector<float> y = first_rows(t, 1);
-        alone.insert(alone.end(), y.begin(), y.end());
-    }
-    for (const int64_t rows : {2, 4, 5, 8, 9, 16, 17, 32, 33, 37}) {
-        const std::vector<float> y = first_rows(0, rows);
-        EXPECT_EQ(std::memcmp(y.data(), alone.data(), y.size() * sizeof(float)), 0)
-            << rows << " rows";
+    // The second has more blocks of 128 columns than thread blocks ever share.
+    for (const Shape& shape : {Shape{"large", 2176, 7936}, Shape{"many_columns", 640, 32896}}) {
+        add(form, *bench.source, shape.name, shape.out, shape.in);
+        const auto weight = bench.load(shape.name);
+        const std::vector<uint16_t> x = random_rows(kMost * shape.in, 11);
+        const auto rows_from = [&](int64_t from, int64_t rows) {
+            return run(*weight,
+                       {x.begin() + from * shape.in, x.begin() + (from + rows) * shape.in});
+        };
+        std::vector<float> alone;
+        for (int64_t t = 0; t < kMost; ++t) {
+            const std::vector<float> y = rows_from(t, 1);
+            alone.insert(alone.end(), y.begin(), y.end());
+        }
+        for (const int64_t rows : {2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 37}) {
+            const std::vector<float> y = rows_from(0, rows);
+            EXPECT_EQ(std::memcmp(y.data(), alone.data(), y.size() * sizeof(float)), 0)
+                << shape.name << ", " << rows << " rows";
+        }
     }
 }
 

@@ -93,8 +93,9 @@ int wide_bytes(const LinearCall& call, int rows, const ExactPlan& plan) {
 ExactPlan choose_exact_plan(const LinearCall& call, int rows) {
     ExactPlan p;
     p.rotated = rotates_first(call, rows);
-    // With more ranges every column block has sums to share.
-    const int most_ranges = column_blocks(call).second > kMostPlaces ? 1 : 8;
+    // With more ranges every column block has sums to share, for which a weight of its own has no
+    // room.
+    const int most_ranges = p.rotated || column_blocks(call).second <= kMostPlaces ? 8 : 1;
     for (const int stages : {2, 1}) {
         for (int ranges = 1; ranges <= most_ranges; ranges *= 2) {
             if (!cut_k(call, ranges, kExactSplits, &p)) {
@@ -135,12 +136,15 @@ namespace {
 // than an H200 take long inputs in smaller passes. 0: not even one; that depends on the weight and
 // the device alone.
 int exact_rows(const LinearCall& call) {
-    for (const int rows : {kRowsExact, kRowsExact / 2, kRowsFused, kRowsFused / 2, 1}) {
+    if (choose_exact_plan(call, 1).ranges == 0) {
+        return 0;
+    }
+    for (const int rows : {kRowsExact, kRowsExact / 2, kRowsFused, kRowsFused / 2}) {
         if (choose_exact_plan(call, rows).ranges > 0) {
             return rows;
         }
     }
-    return 0;
+    return 1;
 }
 
 // Of the shared sums of a pass.
@@ -192,11 +196,16 @@ cudaError_t linear(const LinearCall& call, cudaStream_t stream) {
     cudaError_t status = cudaSuccess;
     // An expert may be chosen in several slots of a row.
     const int all = call.job_count > 0 ? call.rows : call.rows * std::max(call.experts.k, 1);
-    for (int row0 = 0; row0 < all && status == cudaSuccess; row0 += most) {
-        const int rows = std::min(most, all - row0);
+    int rows = 0;
+    for (int row0 = 0; row0 < all && status == cudaSuccess; row0 += rows) {
+        rows = std::min(most, all - row0);
+        const bool here = wide && (wide_pays(call.k, rows) || rows > most_exact);
+        // Sums of up to four rows lie apart for each warp, so four may need more memory than eight.
+        while (exact && !here && rows > 1 && choose_exact_plan(call, rows).ranges == 0) {
+            --rows;
+        }
         const bool known = dispatch(call.twice_k, call.code, [&](auto rate, auto) {
             constexpr int kRate = decltype(rate)::value;
-            const bool here = wide && (wide_pays(call.k, rows) || rows > most_exact);
             if (exact && (here || rotates_first(call, rows))) {
                 status = rotate_rows(call, row0, rows,
                                      bytes_to_clear(call, rows,
