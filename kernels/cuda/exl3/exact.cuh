@@ -4,8 +4,8 @@
 // Rotated rows become 16-bit fixed point with one scale a row over all of k, two signed 8-bit
 // digits each. A weight's four product bytes times a digit are what one lane feeds to an integer
 // tensor core, so the sum over k of a row and column is an exact integer: it does not matter how k
-// is cut or in which order parts are added. Thread blocks, clusters and warps may therefore share
-// the work as the machine likes, and a row's bits depend on the row alone.
+// is cut or in which order parts are added. Thread blocks and warps may therefore share the work
+// as the machine likes, and a row's bits depend on the row alone.
 //
 // All units of a matrix are one list, column block after column block, cut evenly between the
 // thread blocks of a launch. The warps of a thread block take its units in turn while their rings

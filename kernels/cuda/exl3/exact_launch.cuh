@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Plans and launches one instance of the exact kernel. A plan changes speed, never bits.
+// Launches instances of the exact and the wide kernel by the plans of linear.cu.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Cuts rows into launches and picks the rate.
+// Cuts rows into launches, plans them and picks the rate. A plan changes speed, never bits.
 #include "linear.h"
 
 #include <algorithm>

@@ -84,8 +84,8 @@ TENON_HD constexpr int shared_sums_of(int blocks) {
     return blocks < kMostPlaces ? blocks : kMostPlaces;
 }
 
-/// Scratch of a launch of mul1 jobs: sets, and exact sums of `column_blocks` of 128, with a counter
-/// each. All of the jobs' column blocks for the wide kernel, else shared_sums_of each job's.
+/// Scratch of a launch of mul1 jobs: sets, and exact sums of `column_blocks` of 128, all of the
+/// jobs' (a plan may use fewer).
 constexpr int64_t exact_scratch_bytes(int64_t rows, int64_t k, int64_t jobs,
                                       int64_t column_blocks) {
     return jobs * staged_set_bytes(rows, k) + column_blocks * (rows * kBlock * 8 + 4) + 16;
