@@ -22,7 +22,12 @@ int64_t padded(int64_t channels) {
 }
 
 Part whole(const Tensors& t) {
-    return {&t, 0, t.k, 0, t.n, t.k, t.n, t.has_bias};
+    Part part;
+    part.tensors = &t;
+    part.k = part.in = t.k;
+    part.n = part.out = t.n;
+    part.with_bias = t.has_bias;
+    return part;
 }
 
 // Takes slices as groups, or splits one matrix that holds all groups side by side (columns).
